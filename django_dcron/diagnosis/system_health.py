@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from socket import gethostname
 from typing import Any
 
-from django.db.models import Case, Count, F, Q, QuerySet, Sum, When
+from django.db.models import Case, Count, F, Q, QuerySet, Sum, When, Window
 
+from django_dcron import targets
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -59,6 +61,11 @@ NAMES_LISTED = 5
 """The maximum number of names in a sentence."""
 LATELY = timedelta(hours=1)
 """A job ran or failed lately if its last run finished within this time."""
+SOON = timedelta(hours=1)
+"""A job runs again soon if its next occurrence is within this time after its last run finished.
+
+So a nightly job that failed counts as failing until it succeeds, also just before its next run.
+"""
 QUEUED_EXAMINED = 200
 """The number of queued runs whose queues are examined: the oldest undelivered and the latest."""
 LATEST_STARTS = 200
@@ -90,10 +97,11 @@ def read_facts(namespace: str = "", now: datetime | None = None) -> SystemFacts:
         "autostart": settings.AUTOSTART,
     }
     nodes = cluster.nodes(namespace)
-    by_namespace = _jobs_by_namespace(jobs, now)
-    facts |= _nodes(nodes, {each["namespace"] for each in by_namespace if each["enabled_jobs"]})
+    lately = Q(enabled=True, statistics__last_finished_at__gte=now - LATELY)
+    groups = _group_jobs(jobs, lately)
+    facts |= _nodes(nodes, {each["namespace"] for each in groups if each["enabled_jobs"]})
     working = [node.pk for node in nodes if cluster.is_live(node) and not cluster.is_stalled(node)]
-    facts |= _jobs(jobs, by_namespace)
+    facts |= _jobs(jobs, groups, lately) | _targets(groups)
     rows = _rows_to_summarize(runs, cursors, working, now)
     summaries = dict(zip(rows, summarize(*rows.values()), strict=True))
     facts |= _due(summaries)
@@ -184,22 +192,29 @@ def latest_worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | Non
 
 # --- jobs -----------------------------------------------------------------------------------------
 
-_FAILING = Q(enabled=True, statistics__consecutive_failures__gte=FAILURES_OF_A_FAILING_JOB)
-_AUTO_PAUSED = Q(enabled=False, pause_reason__startswith=AUTO_PAUSED)
 _FAILED_LAST = Q(statistics__consecutive_failures__gt=0)
+_ENABLED_FAILED_LAST = Q(enabled=True) & _FAILED_LAST
+_FAILING = _ENABLED_FAILED_LAST & (
+    Q(statistics__consecutive_failures__gte=FAILURES_OF_A_FAILING_JOB)
+    | Q(cursor__next_at=None)
+    | Q(cursor__next_at__gt=F("statistics__last_finished_at") + SOON)
+)
+_AUTO_PAUSED = Q(enabled=False, pause_reason__startswith=AUTO_PAUSED)
 
-_JOBS_WITH = {
+_JOBS_WITH: dict[Problem | None, Q] = {
+    None: _ENABLED_FAILED_LAST,
     Problem.EVERY_RUN_FAILS: _FAILED_LAST,
     Problem.JOBS_FAILING: _FAILING,
     Problem.JOB_AUTO_PAUSED: _AUTO_PAUSED,
 }
-"""The jobs that cause a problem."""
+"""The jobs that cause a problem. None: jobs that failed and are no problem yet."""
 
 
-def latest_incident(problem: Problem, scope: Scope) -> Incident | None:
+def latest_incident(problem: Problem | None, scope: Scope) -> Incident | None:
     """Return the latest incident of the jobs that cause ``problem``, with its job.
 
-    Only visible rows count. Returns None for problems that aren't failures of jobs.
+    None stands for all enabled jobs that have failed since their last success. Only visible rows
+    count. Returns None for problems that aren't failures of jobs.
     """
     if problem not in _JOBS_WITH:
         return None
@@ -209,13 +224,12 @@ def latest_incident(problem: Problem, scope: Scope) -> Incident | None:
     return latest.select_related("job").first()
 
 
-def _jobs_by_namespace(jobs: JobQuerySet, now: datetime) -> list[dict[str, Any]]:
-    lately = Q(enabled=True, statistics__last_finished_at__gte=now - LATELY)
+def _group_jobs(jobs: JobQuerySet, lately: Q) -> list[dict[str, Any]]:
     ran = lately & (_FAILED_LAST | Q(statistics__last_state=State.SUCCEEDED))
-    found: Any = jobs.values("namespace").annotate(
+    found: Any = jobs.values("namespace", "target").annotate(
         enabled_jobs=Count("pk", filter=Q(enabled=True)),
         quarantined=Count("pk", filter=IS_QUARANTINED),
-        failing=Count("pk", filter=_FAILING),
+        failed_last=Count("pk", filter=_ENABLED_FAILED_LAST),
         auto_paused=Count("pk", filter=_AUTO_PAUSED),
         ran_lately=Count("pk", filter=ran),
         failed_lately=Count("pk", filter=lately & _FAILED_LAST),
@@ -226,19 +240,42 @@ def _jobs_by_namespace(jobs: JobQuerySet, now: datetime) -> list[dict[str, Any]]
     return list(found)
 
 
-def _jobs(jobs: JobQuerySet, by_namespace: list[dict[str, Any]]) -> dict[str, Any]:
+def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[str, Any]:
     def total(name: str) -> int:
-        return sum(each[name] for each in by_namespace)
+        return sum(each[name] for each in groups)
 
     facts: dict[str, Any] = {
-        name: total(name)
-        for name in ("enabled_jobs", "ran_lately", "failed_lately", "failures_lately")
+        name: total(name) for name in ("enabled_jobs", "ran_lately", "failures_lately")
     }
-    named = {"quarantined": IS_QUARANTINED, "failing": _FAILING, "auto_paused": _AUTO_PAUSED}
+    if total("failed_last"):
+        facts["failing"] = _count_with_names(jobs.filter(_FAILING))
+    named = {
+        "quarantined": IS_QUARANTINED,
+        "failed_lately": lately & _FAILED_LAST,
+        "auto_paused": _AUTO_PAUSED,
+    }
     for name, which in named.items():
         number = total(name)
-        facts[name] = NamedCount(number, _names(jobs.filter(which)) if number else ())
+        # Failing jobs are an issue, so the summary doesn't name jobs that have failed lately.
+        shown = number and not (name == "failed_lately" and facts.get("failing"))
+        facts[name] = NamedCount(number, _names(jobs.filter(which)) if shown else ())
     return facts
+
+
+def _targets(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    used = {each["target"] for each in groups if each["enabled_jobs"]}
+    unknown = [target for target in used if not targets.is_known(target)]
+    return {
+        "unknown_targets": _named_count(unknown),
+        "lacks_task_modules": bool(unknown and targets.discovery_problem()),
+        "host": gethostname(),
+    }
+
+
+def _count_with_names(jobs: JobQuerySet) -> NamedCount:
+    counted: Any = jobs.annotate(number=Window(Count("pk"))).only("namespace", "name")
+    found = list(counted.order_by("pk")[:NAMES_LISTED])
+    return NamedCount(found[0].number, tuple(map(str, found))) if found else NamedCount()
 
 
 def _names(jobs: JobQuerySet) -> tuple[str, ...]:

@@ -15,7 +15,13 @@ from django_dcron.targets.declaration import (
 )
 from django_dcron.targets.queues import allowed_queues, check_queue, is_reserved
 from django_dcron.targets.redaction import MASK, redact_secrets, restore_secrets
-from django_dcron.targets.registry import available, check_arguments, discovery_problem, get
+from django_dcron.targets.registry import (
+    available,
+    check_arguments,
+    discovery_problem,
+    get,
+    is_known,
+)
 from django_dcron.targets.shell import ShellFailed
 
 __all__ = [
@@ -34,6 +40,7 @@ __all__ = [
     "declared_for",
     "discovery_problem",
     "get",
+    "is_known",
     "is_reserved",
     "isolated_registry",
     "redact_secrets",

@@ -17,10 +17,12 @@ from pytest_django import DjangoAssertNumQueries
 from django_dcron import control
 from django_dcron.admin import RunAdmin
 from django_dcron.admin.incidents import rerun_page
+from django_dcron.conf import settings as dcron
+from django_dcron.db.now import database_now
 from django_dcron.jobs import queued_reruns
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import AUTO_PAUSED
-from django_dcron.models import Attempt, AuditEntry, Incident, Job, Run
+from django_dcron.models import Attempt, AuditEntry, Cursor, Incident, Job, Node, Run
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import endings
@@ -431,3 +433,30 @@ def test_health_line_links_to_the_incident_behind_the_problem(
 
     Incident.objects.update(state="resolved")
     assert link not in text_of(admin_client, reverse("admin:index"))
+
+
+def test_health_line_without_problems_links_to_the_last_failure(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    incident = make_incident(runs=1)
+    now = database_now("default")
+    Node.objects.create(
+        id="a-1",
+        name="a",
+        pid=1,
+        release="1",
+        started_at=now,
+        heartbeat_at=now,
+        ticked_at=now,
+        shard_count=dcron.SHARDS,
+    )
+    Cursor.objects.update(next_at=now + timedelta(minutes=30))
+    url = reverse("admin:django_dcron_dashboard_changelist")
+
+    (line,) = admin_client.get(url).context["health"]
+    assert line.kind == "ok"
+    assert str(incident.job) in line.summary
+    assert line.cause.url == page_url(incident)
+    (line,) = staff_with("view_dashboard").get(url).context["health"]
+    assert str(incident.job) not in line.summary
+    assert line.cause is line.rows is None

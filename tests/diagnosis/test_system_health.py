@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -17,16 +18,16 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from pytest_django import Settings
 
-from django_dcron import control
+from django_dcron import control, targets
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import read_only, system_health
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.diagnosis.system_health import read_facts, read_verdict
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from django_dcron.monitoring.metrics import catalog, cluster
-from django_dcron.policies.health.facts import WaitingCount
+from django_dcron.policies.health.facts import NamedCount, WaitingCount
 from django_dcron.policies.health.problems import Problem, Severity
-from django_dcron.policies.health.verdict import SystemStatus
+from django_dcron.policies.health.verdict import SystemStatus, assess
 from tests.factories import make_idle_job, make_run
 
 SECOND = timedelta(seconds=1)
@@ -231,6 +232,7 @@ def test_failing_jobs_are_reported(now: datetime) -> None:
 
     def job_with(failures: int, ended: datetime = now, **fields: Any) -> Job:
         job = make_idle_job(**fields)
+        Cursor.objects.filter(pk=job.pk).update(next_at=now + HOUR)
         state = "failed" if failures else "succeeded"
         Statistics.objects.filter(pk=job.pk).update(
             consecutive_failures=failures,
@@ -248,7 +250,7 @@ def test_failing_jobs_are_reported(now: datetime) -> None:
     job_with(0, ended=now - 2 * HOUR)
     assert problems() == {Problem.EVERY_RUN_FAILS}
     facts = read_facts()
-    assert (facts.ran_lately, facts.failed_lately, facts.failures_lately) == (2, 2, 5)
+    assert (facts.ran_lately, facts.failed_lately.number, facts.failures_lately) == (2, 2, 5)
 
     well = job_with(0)
     assert problems() == {Problem.JOBS_FAILING}
@@ -256,6 +258,60 @@ def test_failing_jobs_are_reported(now: datetime) -> None:
     # A skipped run says nothing about success.
     Statistics.objects.filter(pk=well.pk).update(last_state="skipped")
     assert problems() == {Problem.EVERY_RUN_FAILS}
+
+
+def test_job_that_does_not_run_again_soon_fails_from_its_first_failure(now: datetime) -> None:
+    make_node()
+    frequent, nightly, manual, paused = (make_idle_job() for _ in range(4))
+    next_at = {frequent: HOUR, nightly: HOUR + SECOND, manual: None, paused: 24 * HOUR}
+    for job, wait in next_at.items():
+        Statistics.objects.filter(pk=job.pk).update(
+            consecutive_failures=1, failed=1, last_state="failed", last_finished_at=now - MINUTE
+        )
+        Cursor.objects.filter(pk=job.pk).update(next_at=wait and now - MINUTE + wait)
+    well = make_idle_job()
+    Statistics.objects.filter(pk=well.pk).update(last_state="succeeded", last_finished_at=now)
+    Job.objects.filter(pk=paused.pk).update(enabled=False)
+
+    (issue,) = read_verdict().issues
+    assert (issue.problem, issue.severity) == (Problem.JOBS_FAILING, Severity.WARNING)
+    assert issue.named == NamedCount(2, (str(nightly), str(manual)))
+
+    Statistics.objects.update(consecutive_failures=0, last_state="succeeded")
+    assert problems() == set()
+
+
+def test_job_that_failed_and_runs_again_soon_is_named(now: datetime) -> None:
+    make_node()
+    job = make_idle_job()
+    Statistics.objects.filter(pk=job.pk).update(
+        consecutive_failures=1, failed=1, last_state="failed", last_finished_at=now
+    )
+    Cursor.objects.filter(pk=job.pk).update(next_at=now + MINUTE)
+    verdict = read_verdict()
+    assert verdict.status is SystemStatus.OK
+    assert verdict.facts.failed_lately.names == (str(job),)
+
+
+def test_unknown_targets_of_enabled_jobs_are_a_warning(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_node()
+    jobs = [job, make_idle_job(), make_idle_job(namespace="shop"), make_idle_job(enabled=False)]
+    for each, target in zip(jobs, ("old.b", "shadow:old.a", "old.b", "old.c"), strict=True):
+        Job.objects.filter(pk=each.pk).update(target=target)
+    (issue,) = read_verdict().issues
+
+    assert (issue.problem, issue.severity) == (Problem.UNKNOWN_TARGET, Severity.WARNING)
+    assert issue.named.names == ("old.b", "shadow:old.a")
+    assert gethostname() in str(issue.summary)
+    assert read_facts("shop").unknown_targets.names == ("old.b",)
+
+    monkeypatch.setattr(targets, "discovery_problem", lambda: "ImportError: no billing")
+    facts = read_facts()
+    assert facts.lacks_task_modules
+    (hidden,) = assess(facts.visible(jobs=False, nodes=False)).issues
+    assert not {"old.b", gethostname()} & set(str(hidden.summary).replace(":", "").split())
 
 
 def test_quarantined_and_automatically_paused_jobs_are_listed(job: Job) -> None:

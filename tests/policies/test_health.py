@@ -78,10 +78,12 @@ def test_healthy_system_has_no_issues() -> None:
 
 
 def test_healthy_system_names_failures() -> None:
-    verdict = assess(facts(ran_lately=3, failed_lately=1, failures_lately=1))
+    given = facts(ran_lately=3, failed_lately=NamedCount(1, ("report",)), failures_lately=1)
+    verdict, hidden = assess(given), assess(given.visible(jobs=False, nodes=False))
 
     assert verdict.status is SystemStatus.OK
-    assert {name: str(value) for name, value in verdict.summary.values.items()} == {"number": "1"}
+    assert verdict.summary.values == {"jobs": "report"}
+    assert hidden.summary.values == {"jobs": "1"}
 
 
 @pytest.mark.parametrize(
@@ -140,15 +142,28 @@ def test_remedy_for_missing_nodes_depends_on_autostart(autostart: bool) -> None:
         ({"overdue_cursors": WaitingCount(1, ago(MINUTE))}, [(P.CURSOR_OVERDUE, ERROR)]),
         ({"stuck": WaitingCount(1, ago(MINUTE))}, [(P.RUN_STUCK, ERROR)]),
         # outcomes of runs
-        ({"ran_lately": 2, "failed_lately": 2, "failures_lately": 3}, [(P.EVERY_RUN_FAILS, ERROR)]),
-        ({"ran_lately": 2, "failed_lately": 2, "failures_lately": 2}, []),
-        ({"ran_lately": 3, "failed_lately": 2, "failures_lately": 9}, []),
         (
-            {"ran_lately": 3, "failed_lately": 2, "failures_lately": 9, "failing": NamedCount(2)},
+            {"ran_lately": 2, "failed_lately": NamedCount(2), "failures_lately": 3},
+            [(P.EVERY_RUN_FAILS, ERROR)],
+        ),
+        ({"ran_lately": 2, "failed_lately": NamedCount(2), "failures_lately": 2}, []),
+        ({"ran_lately": 3, "failed_lately": NamedCount(2), "failures_lately": 9}, []),
+        (
+            {
+                "ran_lately": 3,
+                "failed_lately": NamedCount(2),
+                "failures_lately": 9,
+                "failing": NamedCount(2),
+            },
             [(P.JOBS_FAILING, WARNING)],
         ),
         (
-            {"ran_lately": 1, "failed_lately": 1, "failures_lately": 9, "failing": NamedCount(1)},
+            {
+                "ran_lately": 1,
+                "failed_lately": NamedCount(1),
+                "failures_lately": 9,
+                "failing": NamedCount(1),
+            },
             [(P.EVERY_RUN_FAILS, ERROR)],
         ),
         ({"quarantined": NamedCount(1)}, [(P.QUARANTINED, ERROR)]),
@@ -732,15 +747,27 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
             {},
         ),
         (
-            {"ran_lately": 2, "failed_lately": 2, "failures_lately": 9},
+            {"ran_lately": 2, "failed_lately": NamedCount(2), "failures_lately": 9},
             (P.EVERY_RUN_FAILS, ERROR, None, {"jobs": 2, "failures": 9}, NamedCount()),
             {"jobs": "2"},
             {},
         ),
         (
+            {"unknown_targets": NAMES, "host": "web-1"},
+            (P.UNKNOWN_TARGET, WARNING, None, {"targets": 3}, NAMES),
+            {"targets": LISTED, "host": "web-1"},
+            {},
+        ),
+        (
+            {"unknown_targets": NamedCount(3), "lacks_task_modules": True},
+            (P.UNKNOWN_TARGET, WARNING, None, {"targets": 3}, NamedCount(3)),
+            {"targets": "3"},
+            {},
+        ),
+        (
             {"failing": NAMES},
             (P.JOBS_FAILING, WARNING, None, {"jobs": 3}, NAMES),
-            {"times": "3", "jobs": LISTED},
+            {"jobs": LISTED},
             {},
         ),
         (
@@ -929,7 +956,15 @@ def test_silent_workers_are_ignored_without_live_nodes() -> None:
 
 
 def test_failures_of_jobs_that_did_not_run_lately_are_ignored() -> None:
-    assert found(ran_lately=0, failed_lately=0, failures_lately=9) == []
+    assert found(ran_lately=0, failed_lately=NamedCount(0), failures_lately=9) == []
+
+
+def test_remedy_for_unknown_targets_depends_on_the_import_of_task_modules() -> None:
+    def remedy(failed: bool) -> str:
+        return str(only(unknown_targets=NamedCount(1), lacks_task_modules=failed).remedy)
+
+    assert "can't be imported" in remedy(True)
+    assert "older code" in remedy(False)
 
 
 def test_workers_behind_remedy_depends_on_the_dispatcher() -> None:
@@ -996,11 +1031,11 @@ def test_facts_default_to_a_system_without_work() -> None:
     bare = SystemFacts(NOW, REDELIVER_AFTER)
     no_number = (
         "live_nodes dead_nodes enabled_jobs stalled_namespaces on_agendas queued running missed "
-        "ran_lately failed_lately failures_lately"
+        "ran_lately failures_lately"
     )
     no_names = (
         "stalled degraded without_broker clock_doubted_by skewed unserved quarantined failing "
-        "auto_paused"
+        "auto_paused unknown_targets failed_lately"
     )
 
     assert {each.name: getattr(bare, each.name) for each in fields(bare)} == {
@@ -1014,6 +1049,8 @@ def test_facts_default_to_a_system_without_work() -> None:
         "without_broker_since": None,
         "clock_step": timedelta(0),
         "namespaces_overlap": False,
+        "lacks_task_modules": False,
+        "host": "",
         "workers": None,
         "last_start": None,
         "queued_since": None,

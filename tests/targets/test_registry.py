@@ -1,6 +1,7 @@
 """The registry's own checks: argument size, errors in the project's code, nested shadowing."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,6 +41,25 @@ def test_exception_in_argument_check_becomes_a_field_error(broken: type[Exceptio
     with pytest.raises(ValidationError) as invalid:
         Job(name="a", schedule="@daily", target=TARGET).clean_fields()
     assert set(invalid.value.message_dict) == {"args"}
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (TARGET, True),
+        (f"shadow:{TARGET}", True),
+        (f"shadow:shadow:{TARGET}", False),
+        ("tests.app.tasks.gone", False),
+        ("shadow:tests.app.tasks.gone", False),
+        ("command:gone", False),
+        ("shell:gone", False),
+        ("", False),
+    ],
+)
+def test_known_targets_are_those_that_get_finds(key: str, expected: bool) -> None:
+    assert targets.is_known(key) is expected
+    with nullcontext() if expected else pytest.raises(UnknownTarget):
+        targets.get(key)
 
 
 @pytest.mark.parametrize(

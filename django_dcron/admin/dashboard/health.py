@@ -46,6 +46,7 @@ _LISTINGS: dict[Problem, FilteredList] = {
     Problem.EVERY_RUN_FAILS: _FAILED,
     Problem.JOBS_FAILING: _FAILED,
     Problem.QUARANTINED: FilteredList(Job, {"state": "quarantined"}),
+    Problem.UNKNOWN_TARGET: FilteredList(Job, {"enabled__exact": "1"}),
     Problem.JOB_AUTO_PAUSED: FilteredList(Job, {"enabled__exact": "0"}),
     Problem.CURSOR_OVERDUE: FilteredList(Job, {}),
 }
@@ -109,13 +110,19 @@ def _visible(facts: SystemFacts, viewer: Viewer) -> SystemFacts:
 def _lines(verdict: Verdict, viewer: Viewer) -> Iterator[HealthLine]:
     for issue in verdict.issues:
         summary, remedy = issue.summary.translate(translation), issue.remedy.translate(translation)
-        rows, cause = _rows(issue.problem, viewer), _cause(issue.problem, viewer)
+        listing = _LISTINGS.get(issue.problem, FilteredList(Node, {}))
+        rows, cause = _rows(listing, viewer), _cause(issue.problem, viewer)
         yield HealthLine(summary, remedy, issue.severity.value, rows, cause)
     if not verdict.issues:
-        yield HealthLine(verdict.summary.translate(translation))
+        summary, failed = verdict.summary.translate(translation), verdict.facts.failed_lately
+        if failed:
+            rows, cause = _rows(_FAILED, viewer), _cause(None, viewer)
+            yield HealthLine(summary, rows=rows, cause=cause)
+        else:
+            yield HealthLine(summary)
 
 
-def _cause(problem: Problem, viewer: Viewer) -> HealthLink | None:
+def _cause(problem: Problem | None, viewer: Viewer) -> HealthLink | None:
     incident = latest_incident(problem, viewer.scope) if viewer.may_view(Job, Incident) else None
     if incident is None:
         return None
@@ -123,8 +130,7 @@ def _cause(problem: Problem, viewer: Viewer) -> HealthLink | None:
     return HealthLink(text, change_url(incident, viewer.site))
 
 
-def _rows(problem: Problem, viewer: Viewer) -> HealthLink | None:
-    listing = _LISTINGS.get(problem, FilteredList(Node, {}))
+def _rows(listing: FilteredList, viewer: Viewer) -> HealthLink | None:
     if not viewer.may_view(listing.model):
         return None
     texts = {Run: _("View runs"), Job: _("View jobs"), Node: _("View nodes")}

@@ -1,4 +1,7 @@
-"""Alerts about the cluster: vanished nodes, degraded nodes, and errors of the health verdict."""
+"""Alerts about the cluster: lost nodes, degraded nodes, and errors of the health verdict.
+
+They include the message that the health verdict contains no error any more.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from django_dcron.contrib.alerts.messages import AlertContent
 from django_dcron.contrib.alerts.outbox import RETENTION, Message, store_new_alerts
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
-from django_dcron.models import Node
+from django_dcron.models import Alert, Node
 from django_dcron.policies.alerting import AlertKind, Rule
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import Verdict
@@ -22,6 +25,8 @@ LEASES = 2
 """
 MIN_DURATION = timedelta(seconds=10)
 """Shorter degradations and errors cause no alert."""
+RECOVERED_AFTER = timedelta(minutes=1)
+"""The cluster has recovered after this time without errors."""
 FIRST_SHARD = 0
 
 
@@ -65,22 +70,31 @@ class NodeLossAlerts:
 
 
 class HealthAlerts:
-    """Detects errors of the health verdict and reports each once while it lasts.
+    """Detects errors of the health verdict and reports each once while it lasts, and their end.
 
-    Only the leader of the first shard does this. A new leader reports the lasting errors again.
+    Invariants:
+
+    - Only the leader of the first shard does this. A new leader reports the lasting errors again.
+    - The end is reported once no error has been found for ``RECOVERED_AFTER``.
+    - The key of that alert contains the key of the last reported error. So each channel gets one
+      alert, even if another node becomes the leader or the nodes restart.
     """
 
     def __init__(self, read_verdict: Callable[[], Verdict] | None) -> None:
         self._read_verdict = read_verdict
         self._since: dict[Problem, datetime] = {}
         """The errors of the last verdict, and when this node first saw each."""
+        self._healthy_since: datetime | None = None
+        """Since when this node has seen no errors. None if its last verdict contained one."""
+        self._end_reported = False
+        """Whether this node has checked if it must report the end of the last errors."""
 
     def check(
         self, shards: Collection[int], now: datetime, default_rules: Collection[Rule]
     ) -> None:
         matching_rules = rules.rules_of_kinds(default_rules, AlertKind.UNHEALTHY)
         if not matching_rules or FIRST_SHARD not in shards or self._read_verdict is None:
-            self._since = {}
+            self._since, self._healthy_since, self._end_reported = {}, None, False
             return
         errors = [
             issue for issue in self._read_verdict().issues if issue.severity is Severity.ERROR
@@ -96,6 +110,33 @@ class HealthAlerts:
             for issue in errors
             if now - (since := self._since[issue.problem]) >= MIN_DURATION
             for rule in matching_rules
+        )
+        if errors:
+            self._healthy_since, self._end_reported = None, False
+            return
+        self._healthy_since = self._healthy_since or now
+        if now - self._healthy_since >= RECOVERED_AFTER and not self._end_reported:
+            _report_recovery(self._healthy_since, matching_rules, default_rules)
+            self._end_reported = True
+
+
+def _report_recovery(
+    since: datetime, unhealthy_rules: Collection[Rule], default_rules: Collection[Rule]
+) -> None:
+    """Report the end of the last errors to channels that get alerts about both events."""
+    recovered_rules = rules.rules_of_kinds(default_rules, AlertKind.RECOVERED)
+    informed = {channel for rule in unhealthy_rules for channel in rule.to}
+    to = tuple(sorted({name for rule in recovered_rules for name in rule.to} & informed))
+    alerts = Alert.objects.using(alias_for(Alert)).filter(kind=AlertKind.UNHEALTHY)
+    last = alerts.order_by("-pk").first() if to else None
+    if last is not None:
+        subject, text = messages.cluster_recovery_message(last, since)
+        store_new_alerts(
+            [
+                Message(
+                    AlertKind.RECOVERED, f"{AlertKind.RECOVERED}:{last.key}", subject, text, to=to
+                )
+            ]
         )
 
 

@@ -12,7 +12,8 @@ from django_dcron.conf import settings
 from django_dcron.contrib.alerts.failures import LATEST, ReportedFailures
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
-from django_dcron.models import Attempt, Job, Node, Run
+from django_dcron.diagnosis import cluster
+from django_dcron.models import Alert, Attempt, Job, Node, Run
 from django_dcron.policies.alerting import EVERY, AlertKind, Event
 from django_dcron.policies.health.problems import Issue
 from django_dcron.policies.lifecycle import State
@@ -72,12 +73,23 @@ def silence_message(job: Job, since: datetime, span: timedelta) -> AlertContent:
 
 
 def node_loss_message(node: Node) -> AlertContent:
-    text = (
+    """Return the content, with a function for the text, which counts the live nodes."""
+    return AlertContent(f"node {node.name} is lost", lambda: _node_loss_text(node))
+
+
+def _node_loss_text(node: Node) -> str:
+    served = f"namespace {node.namespace}" if node.namespace else "all namespaces"
+    serving = [each for each in cluster.nodes() if each.namespace in ("", node.namespace)]
+    if live := sum(map(cluster.is_live, serving)):
+        remaining = f"Live nodes left that serve {served}: {live}. They take over its jobs."
+    else:
+        remaining = f"No live node is left that serves {served}."
+    return _join_lines(
         f"The last heartbeat of node {node.id} (host {node.host}, process {node.pid}) "
-        f"was at {format_site_time(node.heartbeat_at)}."
+        f"was at {format_site_time(node.heartbeat_at)}.",
+        remaining,
+        _url("admin:django_dcron_node_changelist"),
     )
-    text = _join_lines(text, "Other live nodes take over its shards.")
-    return AlertContent(f"node {node.name} is lost", text)
 
 
 def degraded_message(name: str, since: datetime) -> AlertContent:
@@ -92,6 +104,16 @@ def unhealthy_message(issue: Issue) -> AlertContent:
     """Return the problem as the subject, and the remedy as the text."""
     text = _join_lines(str(issue.remedy), _url("admin:django_dcron_dashboard_changelist"))
     return AlertContent(str(issue.summary), text)
+
+
+def cluster_recovery_message(last: Alert, since: datetime) -> AlertContent:
+    """Return the content of the alert that no error is left. ``last``: the last reported error."""
+    text = _join_lines(
+        f"There have been no errors since {format_site_time(since)}. The last alert was at "
+        f"{format_site_time(last.created_at)}: {last.subject}",
+        _url("admin:django_dcron_dashboard_changelist"),
+    )
+    return AlertContent("the cluster has recovered", text)
 
 
 def _job_text(job: Job, state: State | None, text: str = "") -> str:

@@ -88,7 +88,13 @@ class Report:
 
 
 LISTED_BY_ROW = frozenset(
-    {Problem.QUARANTINED, Problem.CURSOR_OVERDUE, Problem.RUN_OVERDUE, Problem.RUN_STUCK}
+    {
+        Problem.QUARANTINED,
+        Problem.UNKNOWN_TARGET,
+        Problem.CURSOR_OVERDUE,
+        Problem.RUN_OVERDUE,
+        Problem.RUN_STUCK,
+    }
 )
 """Problems of single jobs or runs, which are reported as findings with the same code."""
 

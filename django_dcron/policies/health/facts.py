@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 FAILURES_OF_A_FAILING_JOB = 3
-"""The number of consecutive failures from which a job counts as failing."""
+"""The number of consecutive failures from which any job counts as failing.
+
+A job that doesn't run again soon counts as failing from its first failure.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,12 @@ class SystemFacts:
     """The number of namespaces with enabled jobs whose live nodes are all stalled."""
     quarantined: NamedCount = NamedCount()
     """Jobs that aren't scheduled because of a problem, such as an invalid schedule."""
+    unknown_targets: NamedCount = NamedCount()
+    """Targets of enabled jobs that the process with these facts doesn't know."""
+    lacks_task_modules: bool = False
+    """Whether task modules failed to import in that process, if it doesn't know a target."""
+    host: str = ""
+    """The host of that process. Empty: unknown."""
     overdue_cursors: WaitingCount = WaitingCount()
     """Jobs with an occurrence that no node has claimed in time."""
     overdue_runs: WaitingCount = WaitingCount()
@@ -179,12 +188,14 @@ class SystemFacts:
     """Enabled jobs with a recently ended run, if their last run succeeded or they have consecutive
     failures.
     """
-    failed_lately: int = 0
-    """How many of these jobs have consecutive failures."""
+    failed_lately: NamedCount = NamedCount()
+    """Those of these jobs that have consecutive failures."""
     failures_lately: int = 0
     """The sum of these jobs' consecutive failures."""
     failing: NamedCount = NamedCount()
-    """Enabled jobs with ``FAILURES_OF_A_FAILING_JOB`` or more consecutive failures."""
+    """Enabled jobs with ``FAILURES_OF_A_FAILING_JOB`` or more consecutive failures, and enabled
+    jobs that have failed since their last success and don't run again soon.
+    """
     auto_paused: NamedCount = NamedCount()
     """Jobs that ``pause_after_failures`` has paused."""
 
@@ -201,14 +212,16 @@ class SystemFacts:
     def visible(self, *, jobs: bool, nodes: bool) -> SystemFacts:
         """Return these facts without the names that a person may not see.
 
-        ``jobs`` permits names of jobs and queues, and the texts of freezes. ``nodes`` permits names
-        of nodes, unserved namespaces and workers.
+        ``jobs`` permits names of jobs, targets and queues, and the texts of freezes. ``nodes``
+        permits names of nodes, hosts, unserved namespaces and workers.
         """
         facts = self
         if not jobs:
             facts = replace(
                 facts,
                 quarantined=facts.quarantined.unnamed,
+                unknown_targets=facts.unknown_targets.unnamed,
+                failed_lately=facts.failed_lately.unnamed,
                 failing=facts.failing.unnamed,
                 auto_paused=facts.auto_paused.unnamed,
                 long_runs=tuple(replace(run, job="") for run in facts.long_runs),
@@ -220,6 +233,7 @@ class SystemFacts:
         if not nodes:
             facts = replace(
                 facts,
+                host="",
                 stalled=facts.stalled.unnamed,
                 degraded=facts.degraded.unnamed,
                 without_broker=facts.without_broker.unnamed,

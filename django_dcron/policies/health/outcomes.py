@@ -1,4 +1,4 @@
-"""Problems with outcomes: failing jobs, automatic pauses, invalid jobs and overlong runs."""
+"""Problems with outcomes: failing jobs, automatic pauses, invalid jobs, overlong runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FAILING = {
     Problem.JOBS_FAILING: ListedProblem(
         "jobs",
         lambda facts: facts.failing,
-        _("Jobs with %(times)d or more consecutive failures: %(jobs)s."),
+        _("Failing jobs: %(jobs)s."),
         _("Open the latest failed runs of these jobs and fix the cause."),
     ),
 }
@@ -45,7 +45,7 @@ _STOPPED_JOBS = {
 def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
     every_run_fails = (
         facts.ran_lately > 0
-        and facts.failed_lately == facts.ran_lately
+        and facts.failed_lately.number == facts.ran_lately
         and facts.failures_lately >= FAILURES_OF_A_FAILING_JOB
     )
     if every_run_fails:
@@ -65,10 +65,47 @@ def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
             {"jobs": facts.ran_lately, "failures": facts.failures_lately},
         )
     else:
-        yield from issues_of_lists(facts, _FAILING, times=FAILURES_OF_A_FAILING_JOB)
+        yield from issues_of_lists(facts, _FAILING)
     yield from issues_of_lists(facts, _STOPPED_JOBS)
+    if facts.unknown_targets:
+        yield _unknown_targets(facts)
     if facts.long_runs:
         yield _long_runs(facts)
+
+
+def _unknown_targets(facts: SystemFacts) -> Issue:
+    """Return a warning: only this process is known to lack the targets, not the workers."""
+    listed = facts.unknown_targets.listed
+    if facts.host:
+        summary = TranslatableText(
+            _(
+                "Targets of enabled jobs that this process on host %(host)s doesn't know: "
+                "%(targets)s."
+            ),
+            host=facts.host,
+            targets=listed,
+        )
+    else:
+        summary = TranslatableText(
+            _("Targets of enabled jobs that this process doesn't know: %(targets)s."),
+            targets=listed,
+        )
+    if facts.lacks_task_modules:
+        remedy = _("Some task modules can't be imported in this process: fix the error in its log.")
+    else:
+        remedy = _(
+            "Restart the process if it runs older code. Otherwise, correct or pause the jobs that "
+            "manage.py dcron doctor lists."
+        )
+    return Issue(
+        Problem.UNKNOWN_TARGET,
+        Severity.WARNING,
+        summary,
+        TranslatableText(remedy),
+        None,
+        {"targets": facts.unknown_targets.number},
+        facts.unknown_targets,
+    )
 
 
 def _long_runs(facts: SystemFacts) -> Issue:

@@ -40,6 +40,7 @@ class Problem(StrEnum):
     RUN_STUCK = "run_stuck"
     EVERY_RUN_FAILS = "every_run_fails"
     QUARANTINED = "quarantined"
+    UNKNOWN_TARGET = "unknown_target"
     JOBS_FAILING = "jobs_failing"
     JOB_AUTO_PAUSED = "job_auto_paused"
     RUN_OVERLONG = "run_overlong"
@@ -95,16 +96,11 @@ class ListedProblem:
     severity: Severity = Severity.WARNING
 
 
-def issues_of_lists(
-    facts: SystemFacts, listings: dict[Problem, ListedProblem], **values: object
-) -> Iterator[Issue]:
-    """Yield an issue for each problem whose list isn't empty.
-
-    ``values``: further values of the summaries.
-    """
+def issues_of_lists(facts: SystemFacts, listings: dict[Problem, ListedProblem]) -> Iterator[Issue]:
+    """Yield an issue for each problem whose list isn't empty."""
     for problem, listing in listings.items():
         if named := listing.listed(facts):
-            summary = TranslatableText(listing.summary, **{listing.things: named.listed}, **values)
+            summary = TranslatableText(listing.summary, **{listing.things: named.listed})
             figures = {listing.things: named.number}
             yield Issue(
                 problem,

@@ -72,12 +72,12 @@ class Verdict:
         if waiting := self.queue_note:
             return TranslatableText(_("Healthy so far. %(waiting)s"), waiting=waiting)
         if self.facts.failed_lately:
-            return ngettext(
-                "Healthy: runs start on time. %(number)s job has failed since its last success.",
-                "Healthy: runs start on time. %(number)s jobs have failed since their last "
-                "success.",
-                self.facts.failed_lately,
-                number=bounded_number(self.facts.failed_lately),
+            return TranslatableText(
+                _(
+                    "Healthy: runs start on time. Jobs that have failed since their last success: "
+                    "%(jobs)s."
+                ),
+                jobs=self.facts.failed_lately.listed,
             )
         return TranslatableText(
             _("Healthy: runs start and succeed. Running nodes: %(nodes)d."),

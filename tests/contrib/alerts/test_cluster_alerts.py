@@ -15,6 +15,7 @@ from pytest_django import Settings
 from django_dcron import node
 from django_dcron.conf import settings as dcron
 from django_dcron.contrib.alerts.alerter import Alerter
+from django_dcron.contrib.alerts.messages import node_loss_message
 from django_dcron.contrib.alerts.outbox import RETENTION
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
@@ -67,13 +68,34 @@ def test_lost_node_is_reported_once(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
+    settings.DCRON_SITE_URL = "https://shop.example"
     make_node("well", timedelta())
     make_node("slow", dcron.LEASE)
     make_node("gone", timedelta(hours=1))
     for _ in range(2):
         check_twice_a_lease_apart(monkeypatch)
     assert service.subjects == ["[dcron] node gone is lost"]
-    assert "process 7" in service.received[0]["message"]
+    message = service.received[0]["message"]
+    assert "process 7" in message
+    assert "serve all namespaces: 1." in message
+    assert message.endswith("https://shop.example/admin/django_dcron/node/")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "text"), [("sales", "serve sales: 2."), ("billing", "serve billing: 1.")]
+)
+@pytest.mark.usefixtures("fixed_clock")
+def test_alert_about_a_lost_node_counts_the_nodes_that_take_over(namespace: str, text: str) -> None:
+    make_node("all", timedelta())
+    lost = make_node("gone", timedelta(hours=1))
+    make_node("sales", timedelta())
+    Node.objects.filter(name="sales").update(namespace="sales")
+    lost.namespace = namespace
+    written = node_loss_message(lost).text
+    assert callable(written)
+    assert text.replace("serve ", "serve namespace ") in written()
+    Node.objects.filter(namespace="").delete()
+    assert ("No live node is left" in written()) is (namespace == "billing")
 
 
 @pytest.mark.usefixtures("fixed_clock")
@@ -171,6 +193,72 @@ def test_lasting_health_error_is_reported_once(
     check_at(after=timedelta(minutes=2))
     check_at(after=timedelta(minutes=3))
     assert len(service.received) == 2, "the error occurred again"
+
+
+def test_end_of_health_errors_is_reported_once(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_ALERT_CHANNELS |= {"mail": {"mail": ["a@shop.example"]}}
+    settings.DCRON_ALERTS = [
+        {"on": "unhealthy", "to": ["ops"]},
+        {"on": "recovered", "to": ["mail", "ops"], "after": 3},
+    ]
+    settings.DCRON_SITE_URL = "https://shop.example"
+    monkeypatch.setattr("django_dcron.contrib.alerts.alerter.HEALTH_EVERY", 0)
+    now = database_now("default")
+    well = SystemFacts(now, timedelta(minutes=1), enabled_jobs=1, live_nodes=1)
+    ill = replace(well, unserved=NamedCount(1, ("billing",)))
+    current = {"facts": well, "alerter": Alerter(Leader())}
+
+    def restart() -> None:
+        current["alerter"] = Alerter(Leader(), lambda: assess(current["facts"]))
+
+    def check_at(seconds: int, facts: SystemFacts) -> list[str]:
+        current["facts"], before = facts, len(service.received)
+        monkeypatch.setattr(
+            "django_dcron.contrib.alerts.alerter.database_now",
+            lambda using: now + timedelta(seconds=seconds),
+        )
+        current["alerter"].check_and_send()
+        return service.subjects[before:]
+
+    restart()
+    error = "[dcron] Namespaces with enabled jobs but no running node: billing."
+    recovery = "[dcron] the cluster has recovered"
+    assert check_at(0, well) == check_at(100, well) == [], "no error was reported"
+    assert check_at(200, ill) == []
+    assert check_at(220, ill) == [error]
+    assert check_at(240, well) == check_at(290, well) == [], "the errors may return"
+    assert check_at(295, ill) == []
+    assert check_at(300, well) == check_at(355, well) == []
+    restart()
+    assert check_at(400, well) == check_at(455, well) == []
+    assert check_at(460, well) == [recovery]
+    message = service.received[-1]["message"]
+    assert "no running node: billing" in message
+    assert message.endswith("https://shop.example/admin/django_dcron/dashboard/")
+    restart()
+    assert check_at(500, well) == check_at(600, well) == [], "it is reported already"
+    assert check_at(700, ill) == []
+    assert check_at(720, ill) == [error]
+    assert check_at(730, well) == []
+    assert check_at(800, well) == [recovery]
+    assert not Alert.objects.filter(channel="mail").exists(), "it got no alert about the error"
+
+
+def test_end_of_health_errors_needs_a_rule(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "unhealthy", "to": ["ops"]}]
+    monkeypatch.setattr("django_dcron.contrib.alerts.cluster_alerts.MIN_DURATION", timedelta())
+    monkeypatch.setattr("django_dcron.contrib.alerts.cluster_alerts.RECOVERED_AFTER", timedelta())
+    monkeypatch.setattr("django_dcron.contrib.alerts.alerter.HEALTH_EVERY", 0)
+    well = SystemFacts(database_now("default"), timedelta(minutes=1), enabled_jobs=1, live_nodes=1)
+    verdicts = [assess(replace(well, live_nodes=0)), assess(well)]
+    alerter = Alerter(Leader(), lambda: verdicts.pop(0))
+    alerter.check_and_send()
+    alerter.check_and_send()
+    assert len(service.received) == 1
 
 
 def test_runcron_passes_read_verdict_to_the_alerter(

@@ -50,6 +50,17 @@ def test_show_prints_definition_and_statistics() -> None:
     assert "retry_backoff" not in text, "at its default"
 
 
+@pytest.mark.usefixtures("routes")
+def test_show_prints_queue_and_where_it_comes_from() -> None:
+    make_idle_job(name="report", target="tests.app.tasks.echo")
+    make_idle_job(name="plain")
+    make_idle_job(name="mail", target="tests.app.tasks.echo", queue="mail")
+    assert "queue reports (from the target's route)" in shown("report")
+    assert "queue celery (from the target's route)" in shown("plain")
+    assert "queue mail" in shown("mail")
+    assert "route)" not in shown("mail")
+
+
 def test_show_prints_pause_running_run_and_problem() -> None:
     job = make_idle_job(name="report")
     run = make_run(job, "running")

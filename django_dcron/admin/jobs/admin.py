@@ -55,7 +55,12 @@ from django_dcron.admin.lists.facets import (
     NamespaceFacet,
     TagFacet,
 )
-from django_dcron.admin.lists.filters import SourceFilter, TargetKindFilter, titled_filter
+from django_dcron.admin.lists.filters import (
+    QueueFilter,
+    SourceFilter,
+    TargetKindFilter,
+    titled_filter,
+)
 from django_dcron.admin.lists.saved_filters import SavedFiltersAdmin
 from django_dcron.admin.object_action import Button
 from django_dcron.admin.row_input import RowInputs
@@ -104,6 +109,7 @@ class JobAdmin(
         TagFacet,
         TargetKindFilter,
         SourceFilter,
+        QueueFilter,
         ("overlap_policy", titled_filter(gettext_lazy("overlap policy"))),
         ("misfire_policy", titled_filter(gettext_lazy("misfire policy"))),
     )

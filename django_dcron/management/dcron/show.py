@@ -22,6 +22,7 @@ from django_dcron.diagnosis.figures import SuccessRate
 from django_dcron.diagnosis.job_arguments import ArgumentsChecker, advice_on_arguments
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of, status_of
 from django_dcron.diagnosis.lookahead import Lookahead, look_ahead
+from django_dcron.dispatch.queues import queue_name
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.representation import JOB_DEFINITION, document_of, public
 from django_dcron.management.dcron.freezes import warn_of_freezes
@@ -165,7 +166,10 @@ def _definition(job: Job) -> Iterator[tuple[str, Cell]]:
         if field.name in ELSEWHERE or field.name == "description":
             continue
         default = field.model_field.get_default()
-        if field.name in ALWAYS or not field.is_same(field.value_of(job), default):
+        if field.name == "queue" and not job.queue:
+            name = queue_name(job.target, "")
+            yield "queue", f"{name} (from the target's route)" if name else ""
+        elif field.name in ALWAYS or not field.is_same(field.value_of(job), default):
             written = field.json_of(job)
             yield field.name, "" if written == "" else field.text(written)
 

@@ -458,6 +458,15 @@ def test_list_is_filtered_and_ordered(query: dict[str, Any], found: list[str], a
     assert _names(api.get("jobs/", **query)) == found
 
 
+@pytest.mark.usefixtures("routes")
+def test_list_is_filtered_by_queue_of_the_runs(api: Api) -> None:
+    make_idle_job(name="named", queue="reports")
+    make_idle_job(name="routed", target="tests.app.tasks.echo")
+    make_idle_job(name="default")
+    assert _names(api.get("jobs/", queue="reports")) == ["named", "routed"]
+    assert _names(api.get("jobs/", queue="celery")) == ["default"]
+
+
 @pytest.mark.parametrize("ordering", ["name", "-name", "id", "-id"])
 def test_each_job_appears_once_across_pages(ordering: str, api: Api) -> None:
     for number in range(5):

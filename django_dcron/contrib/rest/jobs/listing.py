@@ -9,6 +9,7 @@ from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.pagination import PageOrder, PageQuery
+from django_dcron.diagnosis.job_queues import jobs_in_queue
 from django_dcron.diagnosis.tags import jobs_with_tag
 from django_dcron.jobs.representation import CONFIDENTIAL
 from django_dcron.models import Job
@@ -29,6 +30,10 @@ STATE_FILTERS = {
     "finished": IS_FINISHED,
     "quarantined": IS_QUARANTINED,
 }
+QUEUE_HELP = (
+    "Only jobs whose runs are published to this queue. A job without a queue uses the queue of its "
+    "target."
+)
 
 
 class JobQuery(PageQuery):
@@ -42,6 +47,7 @@ class JobQuery(PageQuery):
     calendar = serializers.CharField(
         required=False, max_length=120, help_text="The name of the job's calendar."
     )
+    queue = serializers.CharField(required=False, max_length=120, help_text=QUEUE_HELP)
     state = fields.StrictChoiceField(
         list(STATE_FILTERS),
         required=False,
@@ -68,4 +74,6 @@ def filter_jobs(visible: QuerySet[Job], query: dict[str, Any]) -> QuerySet[Job]:
         jobs = jobs.filter(name__icontains=query["search"])
     if "state" in query:
         jobs = jobs.filter(STATE_FILTERS[query["state"]])
-    return jobs_with_tag(jobs, query["tag"]) if "tag" in query else jobs
+    if "tag" in query:
+        jobs = jobs_with_tag(jobs, query["tag"])
+    return jobs_in_queue(jobs, query["queue"]) if "queue" in query else jobs

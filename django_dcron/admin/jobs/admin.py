@@ -68,6 +68,7 @@ from django_dcron.admin.visibility import admin_scope, without_deleted_jobs
 from django_dcron.db import clock
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import translate_problem
+from django_dcron.jobs import sync
 from django_dcron.jobs.representation import JOB_FIELDS, FieldFormat
 from django_dcron.models import Job
 
@@ -269,6 +270,10 @@ class JobAdmin(
         summary = deletion.deletion_summary(jobs, admin_scope(request, self.admin_site))
         perms_needed = set() if may_delete else {str(self.opts.verbose_name)}
         return summary.lines, summary.counts, perms_needed, []
+
+    def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
+        context |= {"is_declared": sync.is_still_declared(context["object"])}
+        return super().render_delete_form(request, context)
 
     def delete_model(self, request: HttpRequest, obj: Job) -> None:
         deletion.delete_unless_gone(obj, erase=deletion.ERASE in request.POST)

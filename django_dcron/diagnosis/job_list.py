@@ -95,7 +95,7 @@ def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
         found = jobs_in_queue(found, chosen.queue)
     for tag in chosen.tags:
         found = jobs_with_tag(found, tag)  # type: ignore[assignment]  # it filters, and keeps the class
-    return _with_condition(found, chosen.condition, scope).order_by("namespace", "name")
+    return with_condition(found, chosen.condition, scope).order_by("namespace", "name")
 
 
 def _regex(pattern: str) -> str:
@@ -104,9 +104,8 @@ def _regex(pattern: str) -> str:
     return f"^{''.join(wildcards.get(char) or re.escape(char) for char in pattern)}$"
 
 
-def _with_condition(
-    found: JobQuerySet, condition: JobCondition | None, scope: Scope
-) -> JobQuerySet:
+def with_condition(found: JobQuerySet, condition: JobCondition | None, scope: Scope) -> JobQuerySet:
+    """Filter jobs by condition. The runs of ``scope`` decide which jobs are running."""
     match condition:
         case JobCondition.ENABLED:
             return found.filter(IS_ENABLED)

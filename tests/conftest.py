@@ -270,3 +270,19 @@ def start_worker(start_process: StartProcess) -> StartProcess:
         return worker
 
     return start
+
+
+@pytest.fixture
+def routes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Route the runs of ``tests.app.tasks.echo`` to the queue ``reports``, in this process."""
+    from celery import Celery
+
+    from django_dcron.dispatch import queues
+    from django_dcron.dispatch.celery import CeleryDispatcher
+
+    app = Celery("routes", broker="memory://", set_as_current=False)
+    app.conf.task_routes = {"tests.app.tasks.echo": {"queue": "reports"}}
+    dispatcher = CeleryDispatcher(app)
+    monkeypatch.setattr(queues, "shared_dispatcher", lambda: dispatcher)
+    yield
+    app.close()

@@ -15,6 +15,7 @@ from typing import Any
 from django.db.models import Q
 
 from django_dcron.db import clock
+from django_dcron.diagnosis.job_queues import jobs_in_queue
 from django_dcron.diagnosis.job_source import jobs_from_source
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.tags import jobs_with_tag
@@ -67,6 +68,8 @@ class JobFilter:
     condition: JobCondition | None = None
     source: str = ""
     """What created the job. See ``jobs_from_source``."""
+    queue: str = ""
+    """The queue to which the runs are published. See ``jobs_in_queue``."""
 
 
 def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
@@ -88,9 +91,11 @@ def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
         )
     if chosen.source:
         found = jobs_from_source(found, chosen.source)
+    if chosen.queue:
+        found = jobs_in_queue(found, chosen.queue)
     for tag in chosen.tags:
         found = jobs_with_tag(found, tag)  # type: ignore[assignment]  # it filters, and keeps the class
-    return _with_condition(found, chosen.condition, scope).order_by("namespace", "name")
+    return with_condition(found, chosen.condition, scope).order_by("namespace", "name")
 
 
 def _regex(pattern: str) -> str:
@@ -99,9 +104,8 @@ def _regex(pattern: str) -> str:
     return f"^{''.join(wildcards.get(char) or re.escape(char) for char in pattern)}$"
 
 
-def _with_condition(
-    found: JobQuerySet, condition: JobCondition | None, scope: Scope
-) -> JobQuerySet:
+def with_condition(found: JobQuerySet, condition: JobCondition | None, scope: Scope) -> JobQuerySet:
+    """Filter jobs by condition. The runs of ``scope`` decide which jobs are running."""
     match condition:
         case JobCondition.ENABLED:
             return found.filter(IS_ENABLED)

@@ -14,6 +14,7 @@ from django.db.models import F
 
 from django_dcron.diagnosis.figures import SuccessRate, success_rate_of
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.jobs.action_texts import unsigned_reason
 from django_dcron.jobs.audit.entries import logged_changes_of
 from django_dcron.models import Job, Run, Statistics
 
@@ -60,7 +61,8 @@ def pause_of(job: Job, author: Author | None) -> Pause | None:
     if not job.is_paused:
         return None
     if author and author.by:
-        return Pause(job.pause_reason, author.by, author.at, job.paused_until)
+        reason = unsigned_reason(job.pause_reason, author.by)
+        return Pause(reason, author.by, author.at, job.paused_until)
     cursor = getattr(job, "cursor", None)
     since = cursor.placed_at if cursor and not cursor.enabled else None
     return Pause(job.pause_reason, "", since, job.paused_until)

@@ -77,3 +77,11 @@ def signed_reason(reason: str, name: str) -> str:
     if not reason:
         return _("by %(user)s") % {"user": name}
     return _("%(reason)s (%(user)s)") % {"reason": reason, "user": name}
+
+
+def unsigned_reason(reason: str, name: str) -> str:
+    """Return the reason without the name that ``signed_reason`` added, in the active language."""
+    if reason == signed_reason("", name):
+        return ""
+    _start, _mark, signature = signed_reason("\0", name).partition("\0")
+    return reason.removesuffix(signature)

@@ -853,6 +853,7 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "lock lease",
                 "verbose_name_plural": "lock leases",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -1125,6 +1126,7 @@ class Migration(migrations.Migration):
                         fields=("import_source", "import_key"), name="dcron_deleted_import_key"
                     ),
                 ),
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -1167,6 +1169,7 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "alert check",
                 "verbose_name_plural": "alert checks",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -1273,6 +1276,7 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["consecutive_failures"], name="dcron_statistics_failing")
                 ],
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -1297,6 +1301,9 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={
+                "default_permissions": (),
+            },
         ),
         migrations.CreateModel(
             name="Incident",
@@ -1567,6 +1574,7 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "link",
                 "verbose_name_plural": "links",
+                "default_permissions": (),
             },
         ),
         migrations.CreateModel(
@@ -2010,6 +2018,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "cursor",
                 "verbose_name_plural": "cursors",
                 "indexes": [models.Index(fields=["next_at", "job"], name="dcron_cursor_due")],
+                "default_permissions": (),
             },
             bases=(django_dcron.models.parsed_schedule.ParsedScheduleMixin, models.Model),
         ),
@@ -2145,6 +2154,7 @@ class Migration(migrations.Migration):
                         fields=["limit", "key", "number", "due_at"], name="dcron_limit_line"
                     )
                 ],
+                "default_permissions": (),
             },
         ),
         migrations.AddConstraint(
@@ -2180,6 +2190,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "indexes": [models.Index(fields=["started_at"], name="dcron_limit_started")],
+                "default_permissions": (),
             },
         ),
         migrations.AddConstraint(

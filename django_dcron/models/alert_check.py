@@ -33,6 +33,7 @@ class AlertCheck(models.Model):
     class Meta:
         verbose_name = _("alert check")
         verbose_name_plural = _("alert checks")
+        default_permissions = ()
 
     def __str__(self) -> str:
         return f"alert check of job {self.job_id}"

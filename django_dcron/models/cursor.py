@@ -139,6 +139,7 @@ class Cursor(ParsedScheduleMixin, models.Model):
     class Meta:
         verbose_name = _("cursor")
         verbose_name_plural = _("cursors")
+        default_permissions = ()
         indexes = (models.Index(fields=("next_at", "job"), name="dcron_cursor_due"),)
 
     def __str__(self) -> str:

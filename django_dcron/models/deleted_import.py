@@ -22,6 +22,7 @@ class DeletedImport(models.Model):
     class Meta:
         verbose_name = _("deleted import")
         verbose_name_plural = _("deleted imports")
+        default_permissions = ()
         constraints = (
             models.UniqueConstraint(
                 fields=("import_source", "import_key"), name="dcron_deleted_import_key"

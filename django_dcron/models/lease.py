@@ -31,6 +31,7 @@ class LockLease(models.Model):
     class Meta:
         verbose_name = _("lock lease")
         verbose_name_plural = _("lock leases")
+        default_permissions = ()
         # No index in addition to the primary key: see locks.database on deadlocks.
 
     def __str__(self) -> str:

@@ -138,6 +138,7 @@ class LimitPlace(models.Model):
     due_at = models.DateTimeField()
 
     class Meta:
+        default_permissions = ()
         constraints = (
             models.UniqueConstraint(
                 fields=("limit", "key", "number"), name="dcron_limit_place_number"
@@ -165,6 +166,7 @@ class LimitStart(models.Model):
     started_at = models.DateTimeField()
 
     class Meta:
+        default_permissions = ()
         constraints = (
             models.UniqueConstraint(
                 fields=("limit", "key", "number"), name="dcron_limit_start_number"

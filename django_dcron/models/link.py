@@ -27,6 +27,7 @@ class Link(models.Model):
     class Meta:
         verbose_name = _("link")
         verbose_name_plural = _("links")
+        default_permissions = ()
         constraints = (models.UniqueConstraint(fields=("job", "after"), name="dcron_link_once"),)
 
     def __str__(self) -> str:

@@ -60,6 +60,7 @@ class Statistics(models.Model):
     class Meta:
         verbose_name = _("statistics")
         verbose_name_plural = _("statistics")
+        default_permissions = ()
         indexes = (models.Index(fields=("consecutive_failures",), name="dcron_statistics_failing"),)
 
     def __str__(self) -> str:
@@ -86,6 +87,9 @@ class PendingCount(models.Model):
     ended_at = models.DateTimeField()
 
     objects = PendingCountQuerySet.as_manager()
+
+    class Meta:
+        default_permissions = ()
 
     def __str__(self) -> str:
         return f"{self.job_id}: {self.number} {self.counter}"

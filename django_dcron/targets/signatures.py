@@ -14,6 +14,8 @@ from django_dcron.utils.suggestions import nearest
 BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 LONGEST_DEFAULT = 40
+UNKNOWN_NAMED = 5
+"""The maximum number of unknown parameters in a message."""
 
 
 class _UnquotedText(str):
@@ -68,17 +70,17 @@ def check_call(signature: Signature | None, args: list[Any], kwargs: dict[str, A
     if len(args) > len(positional) and Parameter.VAR_POSITIONAL not in kinds:
         raise _too_many(len(args), positional)
     by_name = [parameter.name for parameter in parameters if parameter.kind in BY_NAME]
+    unknown = [name for name in kwargs if name not in by_name]
+    if unknown and Parameter.VAR_KEYWORD not in kinds:
+        raise _no_parameters(unknown, by_name)
     for name in kwargs:
-        if name in by_name:
-            if any(parameter.name == name for parameter in filled):
-                raise InvalidArguments(
-                    _("%(name)s is given twice: as a positional and as a keyword argument"),
-                    "kwargs",
-                    name=repr(name),
-                    code="given_twice",
-                )
-        elif Parameter.VAR_KEYWORD not in kinds:
-            raise _no_parameter(name, by_name)
+        if name in by_name and any(parameter.name == name for parameter in filled):
+            raise InvalidArguments(
+                _("%(name)s is given twice: as a positional and as a keyword argument"),
+                "kwargs",
+                name=repr(name),
+                code="given_twice",
+            )
     _check_missing(parameters, filled, kwargs)
 
 
@@ -99,9 +101,16 @@ def _too_many(count: int, positional: list[Parameter]) -> InvalidArguments:
     )
 
 
-def _no_parameter(name: str, by_name: list[str]) -> InvalidArguments:
-    near = nearest(name, by_name)
-    if not by_name:
+def _no_parameters(names: list[str], by_name: list[str]) -> InvalidArguments:
+    near = nearest(names[0], by_name) if len(names) == 1 else ""
+    shown = [*map(repr, names[:UNKNOWN_NAMED])]
+    if len(names) > UNKNOWN_NAMED:
+        shown.append("...")
+    if len(names) > 1 and by_name:
+        template = _("Unknown parameters %(name)s (allowed: %(allowed)s)")
+    elif len(names) > 1:
+        template = _("Unknown parameters %(name)s. The target accepts no keyword arguments.")
+    elif not by_name:
         template = _("Unknown parameter %(name)s. The target accepts no keyword arguments.")
     elif near:
         template = _("Unknown parameter %(name)s. Did you mean %(near)s? (allowed: %(allowed)s)")
@@ -110,7 +119,7 @@ def _no_parameter(name: str, by_name: list[str]) -> InvalidArguments:
     return InvalidArguments(
         template,
         "kwargs",
-        name=repr(name),
+        name=", ".join(shown),
         near=near,
         allowed=", ".join(by_name),
         code="unknown_parameter",

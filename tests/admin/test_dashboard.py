@@ -115,6 +115,15 @@ def tiles_of(client: Client) -> dict[str, Any]:
     return {tile.name: tile for tile in client.get(section_url("tiles")).context["tiles"]}
 
 
+def test_tile_of_due_jobs_shows_no_time_in_the_past(admin_client: Client, job: Job) -> None:
+    now = database_now("default")
+    Cursor.objects.update(next_at=now + timedelta(minutes=5))
+    assert "<time" in tiles_of(admin_client)["due_soon"].note
+    make_run(job, "pending", due_at=now - timedelta(seconds=2))
+    tile = tiles_of(admin_client)["due_soon"]
+    assert (tile.value, "<time" in tile.note) == ("1", False)
+
+
 def test_tile_links_to_list_with_same_count(admin_client: Client, job: Job) -> None:
     for state, number in {
         "running": 1,

@@ -8,11 +8,13 @@ from django.contrib import admin
 from django.test import Client
 from django.urls import reverse
 
+from django_dcron import targets
 from django_dcron.admin import actions
 from django_dcron.admin.lists import bounded
 from django_dcron.jobs import deletion
 from django_dcron.jobs.deletion import delete_job
 from django_dcron.models import Attempt, Cursor, Job, Run
+from django_dcron.targets import cron
 from tests.admin.conftest import (
     NOON,
     StaffWith,
@@ -75,7 +77,10 @@ def test_deleted_job_keeps_its_history(admin_client: Client, job: Job) -> None:
 def test_confirmation_says_that_code_declares_the_job(admin_client: Client, job: Job) -> None:
     assert "@cron" not in admin_client.get(_delete_url(job)).content.decode()
     Job.objects.filter(pk=job.pk).update(declared={})
-    assert "@cron" in admin_client.get(_delete_url(job)).content.decode()
+    assert "@cron" not in admin_client.get(_delete_url(job)).content.decode(), "it did earlier"
+    with targets.isolated_registry():
+        cron("@daily", name=job.name)(test_confirmation_says_that_code_declares_the_job)
+        assert "@cron" in admin_client.get(_delete_url(job)).content.decode()
 
 
 def test_history_of_a_deleted_job_is_found(admin_client: Client, job: Job) -> None:

@@ -175,6 +175,18 @@ def test_jobs_are_filtered_by_source(admin_client: Client, find_rows: Find) -> N
     assert _choices(admin_client, "job", str(filters.SourceFilter.title))[-1] == "redbeat"
 
 
+@pytest.mark.usefixtures("routes")
+def test_jobs_are_filtered_by_queue_of_their_runs(admin_client: Client, find_rows: Find) -> None:
+    make_job("named", queue="reports")
+    make_job("routed", target="tests.app.tasks.echo")
+    make_job("default")
+    found = {value: find_rows("job", f"queue={value}") for value in ("reports", "celery", "none")}
+    names = {value: sorted(job.name for job in jobs) for value, jobs in found.items()}
+    assert names == {"reports": ["named", "routed"], "celery": ["default"], "none": []}
+    title = str(filters.QueueFilter.title)
+    assert _choices(admin_client, "job", title) == ["All", "celery", "reports"]
+
+
 def test_job_without_cursor_counts_as_enabled(find_rows: Find) -> None:
     job = make_job()
     job.cursor.delete()
@@ -549,9 +561,9 @@ def _make_hundred_of_each() -> None:
 @pytest.mark.parametrize(
     ("model", "query", "max_queries"),
     [
-        ("job", "", 13),
+        ("job", "", 14),
         ("job", "tag=billing", 14),
-        ("job", "state=running&namespace=shop&tag=billing&kind=code&last=none&q=job", 15),
+        ("job", "state=running&namespace=shop&tag=billing&kind=code&last=none&q=job", 16),
         ("run", "", 11),
         (
             "run",

@@ -16,6 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from django.apps import apps
+from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.db import transaction
 from django.test import Client
@@ -588,6 +590,17 @@ def _needs(model: str, action: str) -> str:
     return next(
         each.needs for each in ENDPOINTS if each.name == name and each.arguments["name"] == action
     )
+
+
+def test_only_models_with_pages_have_permissions() -> None:
+    """Other permissions would grant nothing, and only lengthen the list in the form of a user."""
+    granting = {
+        model
+        for model in apps.get_app_config("django_dcron").get_models()
+        if model._meta.default_permissions
+    }
+    assert Job in granting
+    assert [model for model in granting if not admin.site.is_registered(model)] == []
 
 
 def test_user_with_view_permissions_sees_no_buttons(staff_with: StaffWith, rows: Rows) -> None:

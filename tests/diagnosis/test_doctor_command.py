@@ -13,10 +13,11 @@ from django.db import OperationalError
 from django.utils import timezone
 from pytest_django import Settings
 
+from django_dcron import control
 from django_dcron.diagnosis.doctor.findings import NAMED, WARNINGS, Code
 from django_dcron.diagnosis.doctor.window import format_moment
 from django_dcron.management.dcron import doctor
-from django_dcron.models import Job, Node, Run
+from django_dcron.models import Cursor, Job, Node, Run
 from tests.diagnosis.conftest import MINUTE, System
 from tests.factories import make_idle_job, make_run
 
@@ -41,6 +42,25 @@ def test_healthy_system_exits_with_0(system: System) -> None:
         in output
     )
     assert not re.search("^(error|warning) ", output, re.MULTILINE)
+
+
+def test_difference_between_occurrences_and_runs_and_jobs_is_explained(system: System) -> None:
+    Run.objects.filter(
+        scheduled_at__in=[system.latest - MINUTE, system.latest - 2 * MINUTE]
+    ).delete()
+    Run.objects.filter(scheduled_at=system.latest).update(
+        missed_before=2, missed_from=system.latest - 2 * MINUTE
+    )
+    control.pause(make_idle_job(), "deploy")
+    output = call()[1]
+    assert "checked 1 of 2 jobs: compared 5 occurrences with 3 runs" in output
+    assert "(2 missed occurrences counted by later runs)" in output
+    assert re.search("^note: 1 job not compared: paused", output, re.MULTILINE)
+
+
+def test_overdue_occurrence_has_its_delay_in_words(system: System) -> None:
+    Cursor.objects.update(next_at=timezone.now() - timedelta(hours=1, minutes=2, seconds=20))
+    assert re.search("is 1h 2m [0-9]+s overdue", call()[1])
 
 
 def test_findings_exit_with_1_and_one_line_each(system: System) -> None:
@@ -175,6 +195,7 @@ def test_json_has_documented_keys(system: System) -> None:
         "jobs_accounted_for",
         "occurrences",
         "scheduled_runs",
+        "counted_by_later_runs",
         "runs",
         "live_nodes",
     ]

@@ -17,7 +17,7 @@ from django.db import DatabaseError, connection
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
-from django_dcron import control
+from django_dcron import control, targets
 from django_dcron.db.error_remedies import remedy_for
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.system_health import read_verdict
@@ -33,6 +33,7 @@ from django_dcron.management.dcron.run_absence import Absence, FoundAbsence
 from django_dcron.models import Job, Node, Run
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
+from django_dcron.targets import cron
 from django_dcron.testing import set_clock
 from django_dcron.utils.bounded_text import BoundedText
 from tests.conftest import StartProcess
@@ -749,9 +750,35 @@ def test_delete_keeps_or_erases_the_history() -> None:
 def test_delete_of_a_declared_job_says_that_it_comes_back() -> None:
     make_idle_job(name="a", declared={"schedule": "@never"})
     make_idle_job(name="b")
-    declared, other, *_rest = call("delete", "a", "b")[1].splitlines()
-    assert "sync" in declared
-    assert "sync" not in other
+    make_idle_job(name="renamed", declared={"schedule": "@never"})
+    with targets.isolated_registry():
+        cron("@never", name="a")(make_shop)
+        lines = call("delete", "a", "b", "renamed")[1].splitlines()
+    assert ["sync" in line for line in lines] == [True, False, False]
+
+
+@pytest.mark.parametrize(("answer", "is_deleted"), [("y", True), ("", False), ("no", False)])
+def test_delete_asks_for_confirmation_on_terminal(
+    answer: str, is_deleted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions: list[str] = []
+
+    def reply(question: str) -> str:
+        questions.append(question)
+        return answer
+
+    monkeypatch.setattr("sys.stdin", TerminalInput())
+    monkeypatch.setattr("builtins.input", reply)
+    make_idle_job(name="report")
+    make_idle_job(name="other")
+    assert call("delete", "report", "--erase")[0] == (0 if is_deleted else 1)
+    assert (len(questions), "erase" in questions[0]) == (1, True)
+    assert Job.objects.filter(name="report").exists() is not is_deleted
+    assert call("delete", "other", "--dry-run")[0] == 0
+    assert Job.objects.filter(name="other").exists()
+    assert call("delete", "other", "--no-input")[0] == 0
+    assert not Job.objects.filter(name="other").exists()
+    assert len(questions) == 1
 
 
 def test_delete_with_an_unknown_name_deletes_nothing() -> None:

@@ -12,7 +12,7 @@ from django_dcron import control
 from django_dcron.management.dcron import audit
 from django_dcron.management.dcron.exits import USAGE_ERROR
 from django_dcron.models import AuditEntry, Job
-from tests.factories import forget_entries, make_idle_job
+from tests.factories import forget_entries, make_idle_job, make_run
 from tests.management.calling import call, table
 
 pytestmark = pytest.mark.django_db
@@ -87,7 +87,7 @@ def test_export_has_all_entries_oldest_first(job: Job, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("options", "actions"),
     [
-        (("--job", "shop/report"), ["create", "pause", "resume"]),
+        (("shop/report",), ["create", "pause", "resume"]),
         (("--user", "=ada"), ["pause"]),
         (("--action", "create", "--action", "resume"), ["create", "resume"]),
         (("--via", "rest"), []),
@@ -103,10 +103,20 @@ def test_entries_are_selected(job: Job, options: tuple[str, ...], actions: list[
     assert [json.loads(line)["action"] for line in lines] == actions
 
 
+def test_entries_of_deleted_job_and_of_no_other_job(job: Job) -> None:
+    make_idle_job(name="other")
+    make_run(job, "succeeded")
+    control.delete(job)
+    for name in (str(job.pk), f"shop/report (deleted {job.pk})"):
+        lines = call("audit", name, "--format", "jsonl").out.splitlines()
+        actions = [json.loads(line)["action"] for line in lines]
+        assert actions == ["create", "pause", "resume", "delete"]
+
+
 def test_no_entries_and_invalid_options() -> None:
     make_idle_job()
     forget_entries()
     assert call("audit").code == 0
     assert call("audit", "--format", "jsonl").out == ""
-    assert call("audit", "--job", "unknown").code == USAGE_ERROR
+    assert call("audit", "unknown").code == USAGE_ERROR
     assert call("audit", "--since", "soon").code == USAGE_ERROR

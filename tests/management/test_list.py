@@ -102,6 +102,28 @@ def test_list_is_filtered_by_source() -> None:
     assert names("--source", "nothing") == []
 
 
+@pytest.mark.usefixtures("routes")
+def test_list_is_filtered_by_queue_of_the_runs() -> None:
+    make_idle_job(name="a", target="tests.app.tasks.slow", queue="reports")
+    make_idle_job(name="b", target="tests.app.tasks.echo")
+    make_idle_job(name="c", target="shadow:tests.app.tasks.echo")
+    make_idle_job(name="d", target="tests.app.tasks.echo", queue="mail")
+    make_idle_job(name="e")
+    assert names("--queue", "reports") == ["a", "b", "c"]
+    assert names("--queue", "mail") == ["d"]
+    assert names("--queue", "celery") == ["e"]
+    assert names("--queue", "report") == []
+    assert names("--queue", "reports", "--search", "slow") == ["a"]
+
+
+def test_without_queues_only_jobs_that_name_one_are_listed(settings: Settings) -> None:
+    settings.DCRON_DISPATCHER = "thread"
+    make_idle_job(name="a", queue="reports")
+    make_idle_job(name="b")
+    assert names("--queue", "reports") == ["a"]
+    assert names("--queue", "celery") == []
+
+
 def test_list_is_filtered_by_state() -> None:
     failing, running = make_idle_job(name="failing"), make_idle_job(name="running")
     count_ended_runs([failing.pk], State.FAILED)

@@ -8,10 +8,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 from pytest_django import Settings
 
-from django_dcron import control
+from django_dcron import control, targets
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
+from django_dcron.targets import cron
 from tests.factories import make_idle_job, make_run
 from tests.management.calling import call
 
@@ -48,6 +49,25 @@ def test_show_prints_definition_and_statistics() -> None:
     ):
         assert part in text, part
     assert "retry_backoff" not in text, "at its default"
+
+
+@pytest.mark.usefixtures("routes")
+def test_show_prints_queue_and_where_it_comes_from() -> None:
+    make_idle_job(name="report", target="tests.app.tasks.echo")
+    make_idle_job(name="plain")
+    make_idle_job(name="mail", target="tests.app.tasks.echo", queue="mail")
+    assert "queue reports (from the target's route)" in shown("report")
+    assert "queue celery (from the target's route)" in shown("plain")
+    assert "queue mail" in shown("mail")
+    assert "route)" not in shown("mail")
+
+
+def test_show_says_whether_code_still_declares_the_job() -> None:
+    make_idle_job(name="report", declared={"schedule": "@never"})
+    assert "declared no longer" in shown()
+    with targets.isolated_registry():
+        cron("@never", name="report")(shown)
+        assert "declared in code (@cron)" in shown()
 
 
 def test_show_prints_pause_running_run_and_problem() -> None:

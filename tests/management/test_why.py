@@ -1,5 +1,6 @@
 """Test ``dcron why`` and ``dcron nodes``: text, JSON and exit codes."""
 
+import shlex
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -88,6 +89,37 @@ def test_time_that_only_the_zone_of_the_site_explains_is_in_that_zone(
     nothing = occurrence + timedelta(minutes=7)
     document = call("why", str(system.job), f"{nothing:%Y-%m-%dT%H:%M}", "--json").json
     assert document["requested"] == f"{nothing:%Y-%m-%dT%H:%M}:00Z"
+
+
+def test_time_of_manual_run_is_in_the_zone_of_the_site(system: System, settings: Settings) -> None:
+    """Lists show such runs, too, and the schedule doesn't match them."""
+    settings.TIME_ZONE = "Asia/Tokyo"
+    type(system.job).objects.update(schedule="0 0 1 1 *", timezone="UTC", created_at=system.latest)
+    Run.objects.exclude(scheduled_at=system.latest).delete()
+    Run.objects.update(trigger="manual", idempotency_key="1")
+    listed = f"{system.latest.astimezone(ZoneInfo('Asia/Tokyo')):%H:%M}"
+    document = call("why", str(system.job), listed, "--json").json
+    assert document["run"] == str(Run.objects.get().pk)
+    assert "Asia/Tokyo" in document["meaning"]
+
+
+def test_time_with_runs_in_both_zones_names_the_command_for_the_other_run(
+    system: System, settings: Settings
+) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    Job.objects.update(timezone="UTC")
+    (latest,) = Run.objects.filter(scheduled_at=system.latest)
+    in_site = system.latest.astimezone(ZoneInfo("Asia/Tokyo"))
+    same_clock_time = in_site.replace(tzinfo=UTC) - timedelta(days=1)
+    fields = {"due_at": same_clock_time, "claimed_at": same_clock_time, "state": "succeeded"}
+    other = Run.objects.create(job=system.job, scheduled_at=same_clock_time, **fields)
+
+    document = call("why", str(system.job), f"{in_site:%H:%M}", "--json").json
+
+    assert document["run"] == str(other.pk)
+    command = document["meaning"].partition("manage.py dcron ")[2]
+    assert call(*shlex.split(command), "--json").json["run"] == str(latest.pk)
+    assert f"{in_site:%Y-%m-%d}" in command
 
 
 def test_times_are_in_the_zones_of_the_job_and_of_the_site(
@@ -182,6 +214,17 @@ def test_why_without_time_explains_new_job_as_of_now(db: None) -> None:
     assert document["before"] is None
     assert f"{document['after'][:10]} 00:00:00 UTC" in document["sentences"][0]
     assert document["requested"] >= f"{job.created_at:%Y-%m-%dT%H:%M:%S}"
+
+
+def test_why_without_time_does_not_say_that_the_present_is_no_occurrence(db: None) -> None:
+    job = control.save(make_job(schedule="@at 2090-01-01T00:00"))
+    now = database_now("default") - timedelta(seconds=5)
+    times = dict.fromkeys(("scheduled_at", "due_at", "claimed_at", "started_at"), now)
+    run = Run.objects.create(job=job, trigger="manual", state="running", **times)
+    document = call("why", str(job), "--json").json
+    assert document["run"] == str(run.pk)
+    assert not any("match" in sentence for sentence in document["sentences"])
+    assert "2090-01-01" in document["sentences"][0]
 
 
 def test_why_without_time_explains_later_manual_run(db: None) -> None:

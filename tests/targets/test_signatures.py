@@ -42,6 +42,16 @@ def mixed(city: str, /, days: int = 1, *rest: Any, unit: str = "C", **more: Any)
             "kwargs",
         ),
         (nothing, [], {"x": 1}, "unknown_parameter", ["'x'"], "kwargs"),
+        (nothing, [], {"x": 1, "y": 2}, "unknown_parameter", ["'x', 'y'"], "kwargs"),
+        (nothing, [], dict.fromkeys("abcdefg", 1), "unknown_parameter", ["'e', ..."], "kwargs"),
+        (
+            plain,
+            ["Ulm"],
+            {"day": 1, "days": 2, "zip": 3},
+            "unknown_parameter",
+            ["'day', 'zip'", "city, days"],
+            "kwargs",
+        ),
         (only, ["Ulm"], {}, "missing_argument", ["'unit'"], "kwargs"),
         (
             only,

@@ -80,7 +80,9 @@ def _job_tiles(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterat
     note = ", ".join(parts)
     yield Tile("jobs", _("Jobs"), _number(jobs.total), note, list_url(Job, site))
     first = _("none due")
-    if jobs.next_at:
+    if jobs.next_at and jobs.next_at <= now:
+        first = _("the first one now")
+    elif jobs.next_at:
         first = format_html(_("first at {}"), render_time(jobs.next_at, near=now))
     yield Tile("due_soon", _("Jobs due in the next hour"), _count_text(jobs.due_soon), first, "")
 

@@ -55,7 +55,12 @@ from django_dcron.admin.lists.facets import (
     NamespaceFacet,
     TagFacet,
 )
-from django_dcron.admin.lists.filters import SourceFilter, TargetKindFilter, titled_filter
+from django_dcron.admin.lists.filters import (
+    QueueFilter,
+    SourceFilter,
+    TargetKindFilter,
+    titled_filter,
+)
 from django_dcron.admin.lists.saved_filters import SavedFiltersAdmin
 from django_dcron.admin.object_action import Button
 from django_dcron.admin.row_input import RowInputs
@@ -63,6 +68,7 @@ from django_dcron.admin.visibility import admin_scope, without_deleted_jobs
 from django_dcron.db import clock
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import translate_problem
+from django_dcron.jobs import sync
 from django_dcron.jobs.representation import JOB_FIELDS, FieldFormat
 from django_dcron.models import Job
 
@@ -104,6 +110,7 @@ class JobAdmin(
         TagFacet,
         TargetKindFilter,
         SourceFilter,
+        QueueFilter,
         ("overlap_policy", titled_filter(gettext_lazy("overlap policy"))),
         ("misfire_policy", titled_filter(gettext_lazy("misfire policy"))),
     )
@@ -263,6 +270,10 @@ class JobAdmin(
         summary = deletion.deletion_summary(jobs, admin_scope(request, self.admin_site))
         perms_needed = set() if may_delete else {str(self.opts.verbose_name)}
         return summary.lines, summary.counts, perms_needed, []
+
+    def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
+        context |= {"is_declared": sync.is_still_declared(context["object"])}
+        return super().render_delete_form(request, context)
 
     def delete_model(self, request: HttpRequest, obj: Job) -> None:
         deletion.delete_unless_gone(obj, erase=deletion.ERASE in request.POST)

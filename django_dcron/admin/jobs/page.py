@@ -39,6 +39,7 @@ from django_dcron.diagnosis.lookahead import describe_schedule, translate_proble
 from django_dcron.diagnosis.run_durations import first_start_delay, total_duration
 from django_dcron.diagnosis.run_history import first_attempts
 from django_dcron.exceptions import InvalidSchedule
+from django_dcron.jobs import sync
 from django_dcron.jobs.bulk_skips import may_start_again
 from django_dcron.models import Attempt, Job, Node, Run, Statistics
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
@@ -148,6 +149,10 @@ class JobPage:
             self.runs = [_listed_run(run, first.get(run.pk)) for run in latest]
         self.all_runs = list_url(Run, site, job__id__exact=str(job.pk))
         self.why_url, self.why_zone = why.why_url(job, site), self.zone or "UTC"
+
+    @property
+    def is_declared(self) -> bool:
+        return sync.is_still_declared(self.job)
 
     @cached_property
     def chain(self) -> ChainList | None:

@@ -25,6 +25,7 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
 from django_dcron.diagnosis.figures import latest_attempts
+from django_dcron.diagnosis.job_queues import jobs_in_queue, queues_in_use
 from django_dcron.diagnosis.job_source import ADMIN, CODE, jobs_from_source
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import jobs_with_tag, tags_in_use
@@ -251,6 +252,20 @@ class SourceFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         return jobs_from_source(queryset, self.value() or "") if self.value() else queryset
+
+
+class QueueFilter(_ValueFilter):
+    """Filter jobs by the queue to which their runs are published."""
+
+    title = _("queue")
+    parameter_name = "queue"
+    template = "admin/django_dcron/closed_filter.html"
+
+    def values(self, scope: Scope) -> Iterable[str]:
+        return queues_in_use(scope.jobs)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        return jobs_in_queue(queryset, self.value() or "") if self.value() else queryset
 
 
 class TagFilter(_JobValueFilter):

@@ -58,6 +58,8 @@ class Totals:
     jobs: int = 0
     occurrences: int = 0
     runs: int = 0
+    counted_later: int = 0
+    """The number of occurrences that a later run counts as missed."""
     since_change: int = 0
     """The number of jobs checked only from their latest change on."""
     pruned: int = 0
@@ -117,6 +119,7 @@ def examine_jobs(jobs: list[Job], window: Window, findings: Findings, totals: To
         differences = compare_occurrences(entry.expected, job_rows, entry.timetable)
         totals.jobs += 1
         totals.occurrences += len(entry.expected.instants)
+        totals.counted_later += differences.counted_later
         totals.runs += sum(row.trigger == Trigger.SCHEDULE for row in job_rows)
         _report(entry.job, differences, findings)
         if differences.missing:

@@ -40,6 +40,8 @@ class Occurrences:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
+    counted_later: int
+    """The number of occurrences that a later row counts as missed."""
     missing: tuple[datetime, ...]
     """Occurrences in no row."""
     counted_twice: tuple[datetime, ...]
@@ -89,14 +91,16 @@ def compare_occurrences(
     claimed = {row.scheduled_at for row in rows if row.trigger == Trigger.SCHEDULE}
     backfilled = {row.scheduled_at for row in rows} - claimed
     counting = _rows_counting_each(instants, rows)
-    missing, counted_twice = [], []
+    missing, counted_twice, counted_later = [], [], 0
     for instant, rows_counting_it in zip(instants, counting, strict=True):
+        counted_later += rows_counting_it > 0
         rows_of_instant = rows_counting_it + (instant in claimed)
         if rows_of_instant > 1:
             counted_twice.append(instant)
         elif rows_of_instant == 0 and instant not in backfilled:
             missing.append(instant)
     return Differences(
+        counted_later,
         tuple(missing),
         tuple(counted_twice),
         tuple(sorted(claimed.difference(instants))),

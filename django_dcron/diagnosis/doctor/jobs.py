@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
 from django_dcron import targets
@@ -18,7 +18,8 @@ from django_dcron.jobs.placement import matches_definition, runs_without_schedul
 from django_dcron.models import Cursor, Job
 from django_dcron.policies.freezing import ALL_NAMESPACES
 from django_dcron.policies.health.facts import FreezeFacts
-from django_dcron.schedules.timetable import MICROSECOND, Timetable
+from django_dcron.schedules.timetable import MICROSECOND, SECOND, Timetable
+from django_dcron.utils.durations import write_duration
 
 
 class JobProblem(NamedTuple):
@@ -96,9 +97,10 @@ class JobExaminer:
             return
         late = self._window.now - cursor.next_at
         if late > takeover_time() and not self._frozen & {ALL_NAMESPACES, job.namespace}:
+            delay = write_duration(late // SECOND * SECOND, " ")
             yield JobProblem(
                 Code.CURSOR_OVERDUE,
-                f"The occurrence at {format_moment(cursor.next_at)} is {_span(late)} overdue, "
+                f"The occurrence at {format_moment(cursor.next_at)} is {delay} overdue, "
                 "and no node has claimed it.",
                 cursor.next_at,
                 "Possible causes: no node leads the job's shard, or its ticks fail. See the "
@@ -161,7 +163,3 @@ def _cursor_position_problems(
                 f"The cursor went from {format_moment(previous_at)} to {format_moment(next_at)} "
                 f"and skipped {format_moment(between)}. {advice}",
             )
-
-
-def _span(length: timedelta) -> str:
-    return str(timedelta(seconds=int(length.total_seconds())))

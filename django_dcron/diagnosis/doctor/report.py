@@ -42,6 +42,11 @@ class Report:
         notes = [_freeze_note(freeze) for freeze in self.verdict.facts.freezes]
         if waiting := self.verdict.queue_note:
             notes.append(str(waiting))
+        if not_compared := self.jobs - totals.jobs:
+            notes.append(
+                f"{number_of(not_compared, 'job')} not compared: paused or quarantined, or without "
+                "an occurrence in the period since the latest change."
+            )
         if totals.since_change:
             notes.append(
                 f"{number_of(totals.since_change, 'job')} changed within the period: checked "
@@ -77,6 +82,7 @@ class Report:
                 "jobs_accounted_for": self.totals.jobs,
                 "occurrences": self.totals.occurrences,
                 "scheduled_runs": self.totals.runs,
+                "counted_by_later_runs": self.totals.counted_later,
                 "runs": self.examined.number,
                 "live_nodes": self.verdict.facts.live_nodes,
             },

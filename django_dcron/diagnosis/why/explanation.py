@@ -116,15 +116,15 @@ def explain_local(
     """Explain a local time, given in the job's and in the site's time zone.
 
     The answer is about the time in the job's zone, unless only the time in the site's zone has an
-    occurrence that was due. A user may have copied the time from a list, which shows the site's
-    zone. Raises ``ValueError`` like ``explain``.
+    occurrence that was due or another run. A user may have copied the time from a list, which shows
+    the site's zone. Raises ``ValueError`` like ``explain``.
     """
     answer = explain(job, in_job_zone, show_nodes=show_nodes)
     no_match = answer.run is None and answer.verdict in UNMATCHED
     if in_site_zone != in_job_zone and (no_match or answer.verdict is WhyVerdict.NOT_DUE):
         other = explain(job, in_site_zone, show_nodes=show_nodes)
         is_better = other.verdict not in (answer.verdict, WhyVerdict.NOT_DUE)
-        if other.occurrence is not None and is_better:
+        if other.run is not None or (other.occurrence is not None and is_better):
             return other
     return answer
 
@@ -153,8 +153,11 @@ def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: 
     pause = tuple(present_pause_sentences(data))
     if pause and present.verdict is WhyVerdict.NO_OCCURRENCE:
         return replace(present, verdict=WhyVerdict.PAUSED, sentences=pause)
-    if data.job.is_paused or latest is None:
+    if data.job.is_paused:
         return present
+    if latest is None:  # Nobody asked about the present time, so whether it matches is no answer.
+        sentences = tuple(each for each in present.sentences if each.code != "no_match")
+        return replace(present, sentences=sentences or present.sentences)
     answer = explain(data.job, latest, exact=True)
     if answer.verdict is not WhyVerdict.NOT_CREATED:
         return answer

@@ -22,6 +22,7 @@ from django_dcron.jobs.sync.comparison import (
     DECLARED_DISABLED,
     NO_LONGER_DECLARED,
     edited_fields,
+    is_still_declared,
     plan,
 )
 from django_dcron.jobs.sync.writing import apply
@@ -34,6 +35,7 @@ __all__ = [
     "SyncChange",
     "apply",
     "edited_fields",
+    "is_still_declared",
     "plan",
 ]
 NOTHING_DECLARED = (

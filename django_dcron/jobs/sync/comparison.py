@@ -72,6 +72,18 @@ def plan(only: tuple[str, str] | None = None) -> list[SyncChange]:
     return [*changes, *(_disable_change(job) for job in gone)]
 
 
+def is_still_declared(job: Job) -> bool:
+    """Return whether this process's code declares the job, so that the next sync creates it again.
+
+    A job that was declared counts as declared if task modules can't be imported.
+    """
+    if job.declared is None:
+        return False
+    problem = targets.discovery_problem()  # first, as it imports task modules, which declare jobs
+    declared = {declaration.key for declaration in targets.declarations()}
+    return bool(problem) or (job.namespace, job.name) in declared
+
+
 def _rows(declared: list[tuple[str, str]], only: tuple[str, str] | None) -> Iterable[Job]:
     """Return all jobs that were or are declared, and other jobs with the same names."""
     rows = Job.objects.using(alias_for(Job))

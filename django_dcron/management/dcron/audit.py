@@ -37,7 +37,7 @@ HELP = (
 )
 EXAMPLES = """
 audit --since 2d
-audit --job shop/import-orders --action pause
+audit shop/import-orders --action pause
 audit --since 1h --json
 audit --since 2026-11-01 --format jsonl > audit.jsonl
 """
@@ -48,7 +48,10 @@ READ_AT_ONCE = 1_000
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
-        "--job", metavar="JOB", help=f"the entries of this job and its runs; {JOB_HELP}"
+        "job",
+        metavar="JOB",
+        nargs="?",
+        help=f"the entries of this job and its runs, also of a deleted job; {JOB_HELP}",
     )
     parser.add_argument(
         "--since", metavar="TIME", help=f"at or after this time: {past_time_help()}"
@@ -103,7 +106,7 @@ def _entries(options: dict[str, Any]) -> AuditEntryQuerySet:
     since, until = parse_period(options, database_now(using), timezone.get_current_timezone())
     entries = entries_between(AuditEntry.objects.using(using), since, until)
     if options["job"]:
-        entries = entries.filter(job_id=find_job(options["job"]).pk)
+        entries = entries.filter(job_id=find_job(options["job"], with_deleted=True).pk)
     if options["user"]:
         entries = entries.filter(actor=options["user"])
     if options["action"]:

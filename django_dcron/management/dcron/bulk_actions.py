@@ -111,7 +111,7 @@ def add_confirmation(parser: CommandParser) -> None:
         "--no-input",
         action="store_true",
         dest="yes",
-        help="don't ask for confirmation of a selection by pattern or option",
+        help="don't ask for confirmation",
     )
     parser.add_argument("--dry-run", action="store_true", help="list the selection; change nothing")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
+from django_dcron.jobs import sync
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
@@ -16,12 +18,13 @@ from django_dcron.models import Job
 
 HELP = (
     "Delete jobs. Unfinished runs are cancelled, and finished runs stay until they are pruned. A "
-    "job that code declares is created again by the next sync. Exit codes: 1 if a job couldn't be "
-    "deleted (the others are); 2 if there is no such job and nothing was done."
+    "job that code declares is created again by the next sync. On a terminal, asks for "
+    "confirmation. Exit codes: 1 if a job couldn't be deleted (the others are) or you declined; 2 "
+    "if there is no such job and nothing was done."
 )
 EXAMPLES = """
 delete nightly-report
-delete shop/import-orders --erase
+delete shop/import-orders --erase --yes
 """
 
 
@@ -30,21 +33,24 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--erase", action="store_true", help="also delete all runs, with their attempts and logs"
     )
+    bulk_actions.add_confirmation(parser)
     add_json(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
+    out, erase = Output(command, options), options["erase"]
     jobs = {job.pk: job for job in map(find_job, options["jobs"])}.values()
     plan = Plan(
         [BulkAction(bulk_actions.job_keys(job), str(job), job) for job in jobs],
-        "delete",
-        bulk_actions.one_by_one(partial(_delete, erase=options["erase"])),
+        "delete and erase" if erase else "delete",
+        bulk_actions.one_by_one(partial(_delete, erase=erase)),
     )
-    bulk_actions.perform(Output(command, options), plan)
+    asks = sys.stdin.isatty() and not out.is_json
+    bulk_actions.perform_plan(out, plan, options, asks=asks)
 
 
 def _delete(job: Job, *, erase: bool) -> ActionOutcome:
-    is_declared = job.declared is not None
+    is_declared = sync.is_still_declared(job)
     control.delete(job, expected_version=job.version, erase=erase)
     text = "deleted with its history" if erase else "deleted; its finished runs stay"
     if is_declared:

@@ -179,12 +179,17 @@ def _check_namespace(namespace: str) -> None:
 
 def _print(command: BaseCommand, report: Report, verbosity: int) -> None:
     out, window, totals = command.stdout, report.window, report.totals
+    later = (
+        f" ({number_of(totals.counted_later, 'missed occurrence')} counted by later runs)"
+        if totals.counted_later
+        else ""
+    )
     out.write(f"{format_moment(window.since)} to {format_moment(window.until)}")
     out.write(
         f"{number_of(report.verdict.facts.live_nodes, 'live node')}; "
         f"checked {totals.jobs} of {number_of(report.jobs, 'job')}: compared "
-        f"{number_of(totals.occurrences, 'occurrence')} with {number_of(totals.runs, 'run')}; "
-        f"checked {number_of(report.examined.number, 'run')} individually"
+        f"{number_of(totals.occurrences, 'occurrence')} with {number_of(totals.runs, 'run')}"
+        f"{later}; checked {number_of(report.examined.number, 'run')} individually"
     )
     for group in report.findings.groups():
         style = getattr(command.style, STYLES[group.severity])

@@ -54,6 +54,12 @@ def add_filters(parser: CommandParser) -> None:
         help=f"only jobs from this source: {CODE} (declared with @cron), {ADMIN} (created here), "
         "or the source of an import, such as django-celery-beat or crontab",
     )
+    parser.add_argument(
+        "--queue",
+        default="",
+        help="only jobs whose runs are published to this queue (a job without a queue uses the "
+        "queue of its target)",
+    )
     state = parser.add_mutually_exclusive_group()
     state.add_argument(
         "--state",
@@ -71,7 +77,7 @@ def add_filters(parser: CommandParser) -> None:
         )
 
 
-FILTERS = ("namespace", "tag", "search", "source", "state")
+FILTERS = ("namespace", "tag", "search", "source", "queue", "state")
 """The names of the options of ``add_filters``."""
 
 
@@ -81,6 +87,7 @@ def filter_of(options: dict[str, Any]) -> JobFilter:
         tags=tuple(options["tag"]),
         text=options["search"],
         source=options["source"],
+        queue=options["queue"],
         condition=JobCondition(options["state"]) if options["state"] else None,
     )
 
@@ -121,7 +128,7 @@ def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]
     if not (names or is_filtered or options["all"]):
         raise usage_error(
             "Nothing is selected. Name the jobs, or use a pattern, --namespace, --tag, --search, "
-            "--source, --state or --all."
+            "--source, --queue, --state or --all."
         )
     if not names:
         rows: list[T | Job] = list(jobs(filters))

@@ -22,7 +22,9 @@ from django_dcron.diagnosis.figures import SuccessRate
 from django_dcron.diagnosis.job_arguments import ArgumentsChecker, advice_on_arguments
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of, status_of
 from django_dcron.diagnosis.lookahead import Lookahead, look_ahead
+from django_dcron.dispatch.queues import queue_name
 from django_dcron.exceptions import InvalidSchedule
+from django_dcron.jobs import sync
 from django_dcron.jobs.representation import JOB_DEFINITION, document_of, public
 from django_dcron.management.dcron.freezes import warn_of_freezes
 from django_dcron.management.dcron.job_selection import state_cell
@@ -132,7 +134,9 @@ def _status_fields(job: Job, now: datetime, problem: str) -> Iterator[tuple[str,
     if len(running) > job_status.RUNNING_NAMED:
         yield "running", "and more"
     yield "followed by", _followers(jobs_after(job))
-    yield "declared", "in code (@cron)" if job.declared is not None else ""
+    if job.declared is not None:
+        is_declared = sync.is_still_declared(job)
+        yield "declared", "in code (@cron)" if is_declared else "no longer (formerly with @cron)"
     yield "imported from", job.import_source
     yield "number", f"{job.pk}, version {job.version}"
     yield "changed", time_text(job.updated_at)
@@ -165,7 +169,10 @@ def _definition(job: Job) -> Iterator[tuple[str, Cell]]:
         if field.name in ELSEWHERE or field.name == "description":
             continue
         default = field.model_field.get_default()
-        if field.name in ALWAYS or not field.is_same(field.value_of(job), default):
+        if field.name == "queue" and not job.queue:
+            name = queue_name(job.target, "")
+            yield "queue", f"{name} (from the target's route)" if name else ""
+        elif field.name in ALWAYS or not field.is_same(field.value_of(job), default):
             written = field.json_of(job)
             yield field.name, "" if written == "" else field.text(written)
 

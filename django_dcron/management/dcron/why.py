@@ -9,6 +9,7 @@ Exit codes:
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -17,7 +18,12 @@ from django.utils import timezone
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.why.explanation import Answer, explain_latest, explain_local
+from django_dcron.diagnosis.why.explanation import (
+    Answer,
+    explain,
+    explain_latest,
+    explain_local,
+)
 from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.management.dcron import option_values
@@ -29,8 +35,9 @@ from django_dcron.utils import time_format
 
 HELP = (
     "Explain why a job ran or didn't run at a given time. Without an offset, TIME is in the job's "
-    "time zone. If the job has no occurrence then, but has one at TIME in the site's time zone, "
-    "the site's time zone applies. A time without seconds means the whole minute. A time of day "
+    "time zone. If the job has no occurrence then, but has one or a run at TIME in the site's time "
+    "zone, the site's time zone applies. If both match, the output names the command for the run "
+    "at TIME in the site's time zone. A time without seconds means the whole minute. A time of day "
     "means the last such time until now. Without TIME, explains the last occurrence, or why the "
     "job is paused. Exit code 1: there is no explanation."
 )
@@ -82,8 +89,15 @@ def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
             f"{text} means {in_site:%Y-%m-%d %H:%M:%S} ({site}), because the job has no due "
             f"occurrence at {instant:%Y-%m-%d %H:%M:%S} in its own time zone, {zone}."
         )
-    is_clock_time = option_values.last_clock_time(text, now, zone) is not None
-    return answer, f"{text} means {instant:%Y-%m-%d %H:%M:%S} ({zone})." if is_clock_time else ""
+    # A list shows times in the site's zone. Its run at this time isn't the one explained.
+    in_list = explain(job, in_site).run if in_site != instant else None
+    if option_values.last_clock_time(text, now, zone) is None and in_list is None:
+        return answer, ""
+    meaning = f"{text} means {instant:%Y-%m-%d %H:%M:%S} ({zone})."
+    if in_list is not None:
+        command = shlex.join(["dcron", "why", str(job), in_site.isoformat()])
+        meaning += f" For the run at this time in {site}: manage.py {command}"
+    return answer, meaning
 
 
 def _time_of(text: str, now: datetime, zone: tzinfo) -> datetime:

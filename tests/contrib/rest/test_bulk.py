@@ -218,6 +218,7 @@ SELECTIONS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "tags": ({"tags": ["t", "u"]}, {"import"}),
     "search": ({"search": "PORT", "namespace": "shop"}, {"import", "export"}),
     "source": ({"source": "crontab"}, {"export"}),
+    "queue": ({"queue": "reports"}, {"import"}),
     "running": ({"state": "running"}, {"export"}),
     "failing": ({"state": "failing"}, {"broken"}),
     "nothing": ({"namespace": "nowhere"}, set()),
@@ -232,6 +233,7 @@ def shop() -> dict[str, Job]:
         "other": make_idle_job(name="other"),
         "broken": make_idle_job(name="broken"),
     }
+    Job.objects.filter(name="import").update(queue="reports")
     Job.objects.filter(name="export").update(import_source="crontab /etc/crontab")
     Statistics.objects.filter(job=jobs["broken"]).update(consecutive_failures=1)
     make_run(jobs["export"], "running")

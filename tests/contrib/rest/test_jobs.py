@@ -16,7 +16,7 @@ from django_dcron.contrib.rest.jobs import viewset
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.jobs.cursors import disable_exhausted
-from django_dcron.models import Calendar, Cursor, Job, Run
+from django_dcron.models import Calendar, Cursor, Job, Run, Statistics
 from tests.admin.conftest import as_rendered, errors
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import make_idle_job, make_job, make_run
@@ -440,6 +440,8 @@ def test_next_occurrence_follows_the_clock_of_the_database(
         ({"state": "enabled"}, ["a", "d"]),
         ({"state": "quarantined"}, ["c"]),
         ({"state": "finished"}, ["e"]),
+        ({"state": "running"}, ["a"]),
+        ({"state": "failing"}, ["d"]),
         ({"search": "A"}, ["a"]),
         ({"tag": "billing", "state": "paused"}, ["b"]),
         ({"tag": "nothing such"}, []),
@@ -448,14 +450,24 @@ def test_next_occurrence_follows_the_clock_of_the_database(
     ],
 )
 def test_list_is_filtered_and_ordered(query: dict[str, Any], found: list[str], api: Api) -> None:
-    make_idle_job(name="a", tags=["billing", "x"])
+    make_run(make_idle_job(name="a", tags=["billing", "x"]), "running")
     make_idle_job(name="b", tags=["billing"], enabled=False)
     broken = make_idle_job(name="c")
-    make_idle_job(name="d", namespace="other")
+    failing = make_idle_job(name="d", namespace="other")
+    Statistics.objects.filter(job=failing).update(consecutive_failures=1)
     disable_exhausted([make_idle_job(name="e", namespace="other").pk], "default")
     Cursor.objects.filter(pk=broken.pk).update(problem="cannot be read")
 
     assert _names(api.get("jobs/", **query)) == found
+
+
+@pytest.mark.usefixtures("routes")
+def test_list_is_filtered_by_queue_of_the_runs(api: Api) -> None:
+    make_idle_job(name="named", queue="reports")
+    make_idle_job(name="routed", target="tests.app.tasks.echo")
+    make_idle_job(name="default")
+    assert _names(api.get("jobs/", queue="reports")) == ["named", "routed"]
+    assert _names(api.get("jobs/", queue="celery")) == ["default"]
 
 
 @pytest.mark.parametrize("ordering", ["name", "-name", "id", "-id"])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import QuerySet
 from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.pagination import PageOrder, PageQuery
+from django_dcron.diagnosis.job_list import JobCondition, with_condition
+from django_dcron.diagnosis.job_queues import jobs_in_queue
+from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import jobs_with_tag
 from django_dcron.jobs.representation import CONFIDENTIAL
-from django_dcron.models import Job
-from django_dcron.models.job_states import IS_ENABLED, IS_FINISHED, IS_PAUSED, IS_QUARANTINED
+from django_dcron.models.job import JobQuerySet
 
 ORDERS = {
     order.name: order
@@ -23,12 +24,10 @@ ORDERS = {
         PageOrder("-id", ("id",), descending=True),
     )
 }
-STATE_FILTERS = {
-    "enabled": IS_ENABLED,
-    "paused": IS_PAUSED,
-    "finished": IS_FINISHED,
-    "quarantined": IS_QUARANTINED,
-}
+QUEUE_HELP = (
+    "Only jobs whose runs are published to this queue. A job without a queue uses the queue of its "
+    "target."
+)
 
 
 class JobQuery(PageQuery):
@@ -42,10 +41,12 @@ class JobQuery(PageQuery):
     calendar = serializers.CharField(
         required=False, max_length=120, help_text="The name of the job's calendar."
     )
+    queue = serializers.CharField(required=False, max_length=120, help_text=QUEUE_HELP)
     state = fields.StrictChoiceField(
-        list(STATE_FILTERS),
+        [condition.value for condition in JobCondition],
         required=False,
-        help_text="`quarantined`: not scheduled because of a problem, such as an invalid schedule.",
+        help_text="`quarantined`: not scheduled because of a problem, such as an invalid schedule. "
+        "`failing`: the latest run failed.",
     )
     search = serializers.CharField(
         required=False, max_length=120, help_text="Text that the name contains, such as `import`."
@@ -55,9 +56,11 @@ class JobQuery(PageQuery):
     )
 
 
-def filter_jobs(visible: QuerySet[Job], query: dict[str, Any]) -> QuerySet[Job]:
+def filter_jobs(scope: Scope, query: dict[str, Any]) -> JobQuerySet:
     """Apply the filters. They need no index, because there are thousands of jobs, not millions."""
-    jobs = visible.select_related("cursor", "statistics", "calendar").defer(*CONFIDENTIAL)
+    jobs: JobQuerySet = scope.jobs.select_related("cursor", "statistics", "calendar").defer(
+        *CONFIDENTIAL
+    )
     if "namespace" in query:
         jobs = jobs.filter(namespace=query["namespace"])
     if "name" in query:
@@ -67,5 +70,7 @@ def filter_jobs(visible: QuerySet[Job], query: dict[str, Any]) -> QuerySet[Job]:
     if "search" in query:
         jobs = jobs.filter(name__icontains=query["search"])
     if "state" in query:
-        jobs = jobs.filter(STATE_FILTERS[query["state"]])
-    return jobs_with_tag(jobs, query["tag"]) if "tag" in query else jobs
+        jobs = with_condition(jobs, JobCondition(query["state"]), scope)
+    if "tag" in query:
+        jobs = jobs_with_tag(jobs, query["tag"])  # type: ignore[assignment]  # it keeps the class
+    return jobs_in_queue(jobs, query["queue"]) if "queue" in query else jobs

@@ -22,6 +22,7 @@ from rest_framework.exceptions import ValidationError
 from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.base_serializers import StrictSerializer
 from django_dcron.contrib.rest.jobs.bulk import MAX_JOBS
+from django_dcron.contrib.rest.jobs.listing import QUEUE_HELP
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.diagnosis.job_list import JobCondition, JobFilter
 from django_dcron.diagnosis.job_list import jobs as jobs_matching
@@ -35,6 +36,7 @@ FILTERS = {
     "pattern": "pattern",
     "search": "text",
     "source": "source",
+    "queue": "queue",
 }
 """The fields of ``JobFilter`` by the names that the API and the command line use."""
 MAX_WILDCARDS = 2
@@ -85,6 +87,7 @@ class JobFilterSerializer(StrictSerializer):
         max_length=190,
         help_text="Only jobs from this source: `code`, `admin`, or the source of an import.",
     )
+    queue = fields.StrictCharField(required=False, max_length=120, help_text=QUEUE_HELP)
     state = fields.StrictChoiceField(
         [condition.value for condition in JobCondition],
         required=False,

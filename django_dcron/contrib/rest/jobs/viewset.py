@@ -86,7 +86,7 @@ class JobViewSet(BulkJobViewSet):
         query = self.validate(JobQuery, request.query_params)
         order = ORDERS[query["ordering"]]
         after = read_cursor(query["cursor"], order, Job) if "cursor" in query else None
-        jobs = filter_jobs(self.scope.jobs, query)
+        jobs = filter_jobs(self.scope, query)
         page = page_of(jobs, order, limit=query["limit"], after=after)
         context = {"now": database_now(alias_for(Job))}
         results = ListedJobSerializer(page.rows, many=True, context=context).data

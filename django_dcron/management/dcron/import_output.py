@@ -96,7 +96,7 @@ def show_entry_plans(
             out.line(f"! {number_of(times - SAME_WARNINGS, 'more job')}: {warning}", WARNING)
     if left_out:
         out.line(
-            f"{number_of(left_out, 'warning')} of unchanged entries left out. To list all "
+            f"{number_of(left_out, 'warning')} of an earlier import left out. To list all "
             "warnings, use --json."
         )
     for note in contents.notes:

@@ -573,6 +573,22 @@ def test_handover_with_refused_entries_is_complete() -> None:
     )
 
 
+def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unscheduled() -> None:
+    for name in ("a", "disabled", "refused"):
+        crontab_row(name, **twelve_hours_from_now())
+    from django_celery_beat.models import PeriodicTask
+
+    rows = PeriodicTask.objects.exclude(name="a")
+    rows.update(task="tests.app.tasks.unknown")
+    rows.filter(name="disabled").update(enabled=False)
+    assert "1 entry can't be imported, so" in call("handover", SOURCE).out
+    assert "1 entry can't be imported, so" in call("handover", SOURCE, "--apply").out
+    rows.update(enabled=False)
+    done = call("handover", SOURCE, "--apply")
+    assert done.code == 0
+    assert "neither scheduler" not in done.out
+
+
 def test_one_off_that_the_source_has_run_does_not_keep_the_handover_from_success() -> None:
     from django_celery_beat.models import PeriodicTask
 
@@ -628,7 +644,7 @@ def test_known_warnings_are_not_repeated(first: str) -> None:
 
     def shows_warning(*arguments: str) -> bool:
         out = call(*arguments).out
-        assert ("renamed from" in out) is not ("1 warning of unchanged entries left out" in out)
+        assert ("renamed from" in out) is not ("1 warning of an earlier import left out" in out)
         return "renamed from" in out
 
     assert shows_warning("import", SOURCE, "--apply", first)

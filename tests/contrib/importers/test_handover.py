@@ -589,6 +589,23 @@ def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unschedu
     assert "neither scheduler" not in done.out
 
 
+def test_import_and_handover_count_jobs_that_omit_late_runs() -> None:
+    for name in ("a", "b"):
+        crontab_row(name, **twelve_hours_from_now())
+
+    def count(*arguments: str) -> list[str]:
+        lines = call(*arguments).out.splitlines()
+        return [line.partition(":")[0] for line in lines if "misfire_policy=run_all" in line]
+
+    assert count("import", SOURCE) == ["! 2 jobs have the misfire policy run_latest"]
+    count("import", SOURCE, "--apply", "--disabled")
+    assert count("import", SOURCE, "--disabled") == []
+    assert call("set", "a", "misfire_policy=run_all").code == 0
+    assert count("handover", SOURCE) == ["! 1 job has the misfire policy run_latest"]
+    assert call("handover", SOURCE, "--apply").code == 0
+    assert Job.objects.get(name="a").misfire_policy == "run_all"
+
+
 def test_one_off_that_the_source_has_run_does_not_keep_the_handover_from_success() -> None:
     from django_celery_beat.models import PeriodicTask
 

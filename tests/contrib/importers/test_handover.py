@@ -10,15 +10,17 @@ import pytest
 from django_dcron import control
 from django_dcron.contrib.importers import celery_beat
 from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, HANDED_BACK
+from django_dcron.contrib.importers.writing import CONTINUES
 from django_dcron.jobs import placement
 from django_dcron.jobs.cursors import disable_exhausted
-from django_dcron.models import Cursor, Job, Node, Run
+from django_dcron.models import AuditEntry, Cursor, Job, Node, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.testing import run_due, set_clock
 from tests.celery_app import app
 from tests.contrib.importers.beat_rows import Window, clocked, fill
 from tests.contrib.importers.conftest import Install
+from tests.factories import forget_entries
 from tests.management.calling import call
 
 pytestmark = [pytest.mark.django_db, pytest.mark.celery_beat]
@@ -587,6 +589,22 @@ def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unschedu
     done = call("handover", SOURCE, "--apply")
     assert done.code == 0
     assert "neither scheduler" not in done.out
+
+
+def test_audit_log_names_the_handover_as_the_reason_of_its_pause() -> None:
+    crontab_row("a")
+    call("import", SOURCE, "--apply", "--disabled")
+    crontab_row("new")
+    set_last_run(10 * MINUTE)
+    forget_entries()
+
+    assert call("handover", SOURCE, "--apply").code == 0
+    for job in Job.objects.all():
+        assert (job.enabled, job.pause_reason, job.paused_until) == (True, "", None)
+        paused, resumed = AuditEntry.objects.filter(job_id=job.pk).order_by("pk")
+        assert paused.after["pause_reason"] == resumed.before["pause_reason"] == CONTINUES
+        assert paused.after["paused_until"] == resumed.before["paused_until"]
+        assert resumed.after["paused_until"] is None
 
 
 def test_import_and_handover_count_jobs_that_omit_late_runs() -> None:

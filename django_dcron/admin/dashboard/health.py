@@ -76,6 +76,8 @@ class HealthLine:
     """The list of the rows behind the problem. None if the user may not view it."""
     cause: HealthLink | None = None
     """The latest incident behind the problem: its job and error. None if none is visible."""
+    is_freeze: bool = False
+    """Whether the line only names freezes. Pages with the banner of a freeze hide it."""
 
 
 def context(viewer: Viewer, *, may_be_older: bool = False) -> dict[str, Any]:
@@ -112,7 +114,8 @@ def _lines(verdict: Verdict, viewer: Viewer) -> Iterator[HealthLine]:
         rows, cause = _rows(issue.problem, viewer), _cause(issue.problem, viewer)
         yield HealthLine(summary, remedy, issue.severity.value, rows, cause)
     if not verdict.issues:
-        yield HealthLine(verdict.summary.translate(translation))
+        is_freeze = bool(verdict.facts.freezes)
+        yield HealthLine(verdict.summary.translate(translation), is_freeze=is_freeze)
 
 
 def _cause(problem: Problem, viewer: Viewer) -> HealthLink | None:

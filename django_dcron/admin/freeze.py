@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -41,7 +42,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.jobs.action_texts import unfrozen_text
 from django_dcron.models import Freeze, Job
 from django_dcron.models.freeze import FreezeQuerySet
-from django_dcron.policies.freezing import ALL_NAMESPACES
+from django_dcron.policies.freezing import ALL_NAMESPACES, FreezeExtent, holding_freeze
 
 if TYPE_CHECKING:
     FreezeModelForm = forms.ModelForm[Freeze]
@@ -78,6 +79,14 @@ def freezes_in_force(request: HttpRequest) -> list[Freeze]:
         setattr(request, FREEZES, _read_freezes(request, site_of(request)))
     found: list[Freeze] = getattr(request, FREEZES)
     return found
+
+
+def freeze_of_next_run(request: HttpRequest, job: Job, at: datetime | None) -> FreezeExtent | None:
+    """Return the freeze that holds back the job's next run at ``at``, if the user may see it."""
+    if at is None:
+        return None
+    extents = (freeze.extent for freeze in freezes_in_force(request))
+    return holding_freeze(extents, namespace=job.namespace, at=at)
 
 
 def _read_freezes(request: HttpRequest, site: admin.AdminSite) -> list[Freeze]:

@@ -45,6 +45,16 @@ class FreezeExtent:
         return self.since <= late_at and self.is_in_force(due_at)
 
 
+def holding_freeze(
+    freezes: Iterable[FreezeExtent], *, namespace: str, at: datetime
+) -> FreezeExtent | None:
+    """Return the freeze that holds back the namespace's automatic runs at ``at`` the longest."""
+    found = [freeze for freeze in freezes if freeze.is_in_force(at) and freeze.covers(namespace)]
+    return max(
+        found, key=lambda freeze: (freeze.until is None, freeze.until or freeze.since), default=None
+    )
+
+
 def is_frozen(
     freezes: Iterable[FreezeExtent], *, namespace: str, trigger: Trigger, now: datetime
 ) -> bool:

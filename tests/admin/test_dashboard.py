@@ -16,7 +16,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from django_dcron import control
 from django_dcron.admin.dashboard import health, page
 from django_dcron.db.now import database_now
-from django_dcron.models import Attempt, Cursor, Job, Node
+from django_dcron.models import Attempt, Cursor, Job, Node, Statistics
 from tests.admin.conftest import (
     StaffWith,
     job_url,
@@ -31,7 +31,7 @@ EVIL = "<script>alert(1)</script>"
 ALL_PERMISSIONS = ("view_dashboard", "view_job", "view_run", "view_attempt", "view_node")
 URL = "/admin/django_dcron/dashboard/"
 
-QUERIES = {"health": 4, "tiles": 3, "timeline": 4, "failures": 3, "cluster": 1, "load": 1}
+QUERIES = {"health": 4, "tiles": 3, "timeline": 4, "failures": 4, "cluster": 1, "load": 1}
 TIME = 1
 """The database's time, which all sections share."""
 SESSION_AND_USER = 2
@@ -356,6 +356,32 @@ def test_failures_that_are_alike_share_a_row(admin_client: Client, job: Job) -> 
     assert f"{list_url('run')}?job__id__exact={job.pk}&amp;state__exact=failed" in (
         response.content.decode()
     )
+
+
+def test_failures_of_jobs_that_succeeded_since_come_last(admin_client: Client, job: Job) -> None:
+    now = database_now("default")
+    jobs = {"failing": job, "recovered": make_job("recovered"), "failed": make_job("failed")}
+    for number, (name, each) in enumerate(jobs.items()):
+        failed_at = now - timedelta(minutes=30 - number)
+        run = make_run(each, "failed", due_at=failed_at, finished_at=failed_at)
+        make_attempt(run, message="no more beans")
+        Statistics.objects.filter(job=each).update(
+            last_state="succeeded" if name == "recovered" else "failed", last_finished_at=now
+        )
+    # Its failure is later than its last success, whose count was delayed.
+    Statistics.objects.filter(job=jobs["failed"]).update(
+        last_state="succeeded", last_finished_at=now - timedelta(hours=1)
+    )
+
+    response = admin_client.get(section_url("failures"))
+    rows = response.context["rows"]
+    assert [row.failure.run.job for row in rows] == [
+        jobs["failed"],
+        jobs["failing"],
+        jobs["recovered"],
+    ]
+    assert [row.succeeded_at for row in rows] == [None, None, now]
+    assert text(response).count("recovered, last success") == 1
 
 
 def test_failures_section_shows_notice_if_empty(admin_client: Client, job: Job) -> None:

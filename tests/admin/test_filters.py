@@ -438,6 +438,25 @@ def test_attempts_are_filtered_by_outcome_worker_and_time(
     assert find_rows("attempt", "when=24h") == []
 
 
+def test_processes_of_a_worker_are_one_choice(find_rows: Find, admin_client: Client) -> None:
+    job = make_job()
+    names = ("celery@a/7", "celery@a/18", "celery@a1/7", "web/threads")
+    by_name = {
+        name: make_attempt(make_run(job, NOON + timedelta(hours=hour)), worker=name)
+        for hour, name in enumerate(names)
+    }
+
+    def choices(query: str = "") -> list[str]:
+        return _choices(admin_client, "attempt", "worker", query)
+
+    assert choices() == ["All", "celery@a", "celery@a1", "web/threads"]
+    found = find_rows("attempt", "worker=celery@a")
+    assert {each.worker for each in found} == {"celery@a/7", "celery@a/18"}
+    assert find_rows("attempt", "worker=celery@a/7") == [by_name["celery@a/7"]]
+    assert "celery@a/7" in choices("worker=celery@a/7"), "the page of a run links to a process"
+    assert find_rows("attempt", "worker=web/threads") == [by_name["web/threads"]]
+
+
 @pytest.mark.parametrize("hour", range(-1, 10))
 def test_attempts_before_time_are_found_by_primary_key(
     find_rows: Find, attempts: list[Attempt], hour: int, monkeypatch: pytest.MonkeyPatch

@@ -10,9 +10,11 @@ from django.test import Client
 from django.urls import reverse
 
 from django_dcron import control
+from django_dcron.admin.display import render_time
 from django_dcron.db.now import database_now
-from django_dcron.models import Freeze
+from django_dcron.models import Cursor, Freeze
 from tests.admin.conftest import job_url, list_url, log_in_as, make_job, make_run, run_url
+from tests.admin.test_dashboard import make_node
 from tests.factories import entries_by_users
 
 pytestmark = pytest.mark.django_db
@@ -165,6 +167,40 @@ def test_every_page_has_the_banner_during_a_freeze(admin_client: Client) -> None
         assert "ann" in shown
         assert "default" in shown
         assert list_url("freeze") in shown
+
+
+def test_next_run_of_a_frozen_job_shows_the_end_of_the_freeze(admin_client: Client) -> None:
+    frozen, other = make_job("frozen", namespace="shop"), make_job("other")
+    until = database_now("default") + timedelta(days=900)
+    control.freeze("deploy", "shop", until)
+
+    def next_runs() -> dict[str, str]:
+        changelist = admin_client.get(list_url("job")).context["cl"]
+        model_admin = changelist.model_admin
+        return {job.name: model_admin.next_run(job) for job in changelist.result_list}
+
+    text = f"frozen until {render_time(until)}"
+    assert text in next_runs()["frozen"]
+    assert "frozen" not in next_runs()["other"]
+    assert admin_client.get(job_url(frozen)).context["page"].status.until_next == text
+    assert "frozen" not in admin_client.get(job_url(other)).context["page"].status.until_next
+    control.freeze("deploy", "shop")
+    assert admin_client.get(job_url(frozen)).context["page"].status.until_next == "frozen"
+    control.freeze("deploy", "shop", database_now("default") + timedelta(seconds=1))
+    Cursor.objects.filter(pk=frozen.pk).update(next_at=until)
+    assert "frozen" not in next_runs()["frozen"], "the freeze ends before the next run"
+
+
+def test_health_line_that_only_names_a_freeze_is_marked(admin_client: Client) -> None:
+    """A style hides it on pages with the banner."""
+    make_node()
+    make_job()
+    urls = (reverse("admin:index"), list_url("dashboard"))
+    assert all("dcron-frozen" not in admin_client.get(url).content.decode() for url in urls)
+    control.freeze("deploy")
+    for url in urls:
+        page = admin_client.get(url).content.decode()
+        assert page.count('dcron-health-ok dcron-frozen"') == 1
 
 
 def test_user_without_view_permission_gets_no_banner(

@@ -458,8 +458,8 @@ def test_number_of_queries_is_constant(admin_client: Client, job: Job) -> None:
     many, part = queries_of(admin_client, job_url(job)), queries_of(admin_client, status_url(job))
 
     assert len(many) == few
-    assert len(part) == few_of_part == 7
-    # session, user, job, running runs, latest runs, incident, nodes
+    assert len(part) == few_of_part == 8
+    # session, user, job, freezes, running runs, latest runs, incident, nodes
     assert [sql for sql in many if "COUNT(" in sql and "dcron_run" in sql] == []
 
 

@@ -1,12 +1,16 @@
 """Test that the dashboard refreshes itself: new contents appear and the rest stays untouched."""
 
 import re
+from datetime import timedelta
 from itertools import count
 
 import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, Response, Route, expect
+from pytest_django import Settings
 
+from django_dcron import control
+from django_dcron.models import Node
 from django_dcron.policies.lifecycle import State
 from tests.browser.conftest import PHONE, Browse
 from tests.browser.pages import dcron_url
@@ -31,6 +35,31 @@ def fail(name: str) -> None:
     run.attempts.update(outcome=State.FAILED, message="no more beans")
     run.state, run.finished_at = State.FAILED, run.started_at
     run.save()
+
+
+def test_freeze_is_shown_once(page: Page, settings: Settings) -> None:
+    settings.DCRON_LEASE = timedelta(minutes=10)  # the node stays alive
+    make_idle_job()
+    now = timezone.now()
+    Node.objects.create(
+        id="a-1",
+        name="a",
+        host="h",
+        pid=7,
+        started_at=now,
+        heartbeat_at=now,
+        ticked_at=now,
+        shards=64,
+        shard_count=64,
+    )
+    page.goto(dcron_url("dashboard_changelist"))
+    health = page.locator(".dcron-health")
+    expect(health).to_contain_text("Healthy")
+    control.freeze("deploy")
+    expect(health).to_contain_text("frozen")  # the page was loaded without the banner
+    page.reload()
+    expect(page.locator(".dcron-freeze")).to_contain_text("deploy")
+    expect(page.locator(".dcron-health .dcron-frozen")).to_be_hidden()
 
 
 def test_failures_section_is_replaced_only_if_it_changed(

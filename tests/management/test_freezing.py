@@ -1,6 +1,6 @@
 """``dcron freeze, unfreeze, freezes``: effects, output and exit codes."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from getpass import getuser
 
 import pytest
@@ -9,7 +9,7 @@ from django_dcron import control
 from django_dcron.management.dcron.exits import NEGATIVE, USAGE_ERROR
 from django_dcron.models import Freeze
 from django_dcron.testing import set_clock
-from tests.factories import make_idle_job
+from tests.factories import make_idle_job, make_job
 from tests.management.calling import call, table
 from tests.scheduler.stand_ins import START
 
@@ -92,6 +92,29 @@ def test_freezes_lists_the_freezes_in_force() -> None:
     assert made["until"] == "2026-03-01T13:00:00Z"
     assert [row[0] for row in rows[1:]] == ["(all)", "shop"]
     assert [row[-1] for row in rows[1:]] == ["deploy", "incident"]
+
+
+@pytest.mark.parametrize(
+    ("until", "text"),
+    [
+        (None, "frozen"),
+        (START + HOUR, "frozen until 13:00:00"),
+        (START + 24 * HOUR, "frozen until 2026-03-02 12:00:00"),
+        (START + timedelta(minutes=1), "in 30m 00s"),  # the freeze ends before the next run
+    ],
+)
+def test_next_run_of_a_frozen_job_shows_the_end_of_the_freeze(
+    until: datetime | None, text: str
+) -> None:
+    with set_clock(START):
+        make_job(name="stock", namespace="shop", schedule="30 * * * *")
+        make_job(name="other", schedule="30 * * * *")
+        control.freeze("incident", "shop", until)
+        listed, shown = call("list").out, call("show", "shop/stock").out
+    rows = {row[0]: row for row in table(listed[listed.index("Job ") :])}
+    assert text in " ".join(rows["shop/stock"])
+    assert "frozen" not in " ".join(rows["other"])
+    assert f"12:30:00 UTC ({text})" in shown
 
 
 @pytest.mark.parametrize("command", [("list",), ("nodes",), ("history", "shop/stock")], ids=str)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_dcron.policies.freezing import AUTOMATIC, FreezeExtent, is_frozen
+from django_dcron.policies.freezing import AUTOMATIC, FreezeExtent, holding_freeze, is_frozen
 from django_dcron.policies.lifecycle import Trigger
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -46,6 +46,20 @@ def test_freeze_covers_its_namespace_or_all_namespaces(
 )
 def test_freeze_ends_at_its_end_time(until: datetime | None, expected: bool) -> None:
     assert frozen(FreezeExtent("", NOON - 2 * MINUTE, until)) is expected
+
+
+def test_the_freeze_that_lasts_longest_holds_a_run() -> None:
+    short, long = (FreezeExtent("", NOON, NOON + number * MINUTE) for number in (1, 2))
+    open_end = FreezeExtent("shop", NOON, None)
+
+    def held(*freezes: FreezeExtent, at: datetime = NOON) -> FreezeExtent | None:
+        return holding_freeze(freezes, namespace="shop", at=at)
+
+    assert held() is None
+    assert held(short, long) == long
+    assert held(long, open_end, short) == open_end
+    assert held(short, at=NOON + MINUTE) is None
+    assert held(FreezeExtent("other", NOON, None)) is None
 
 
 def test_one_of_several_freezes_is_enough() -> None:

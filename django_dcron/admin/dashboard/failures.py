@@ -1,15 +1,19 @@
 """The latest failures on the dashboard: one row per group of similar failures.
 
-Each row has the first line of the latest message.
+Each row has the first line of the latest message. The failures of jobs that have succeeded since
+come last.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import change_url, link, list_url
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.failures import (
     FailedRun,
     FailureGroup,
@@ -17,8 +21,9 @@ from django_dcron.diagnosis.failures import (
     latest_failures,
 )
 from django_dcron.diagnosis.figures import window_start
-from django_dcron.models import Attempt, Incident, Job, Run
+from django_dcron.models import Attempt, Incident, Job, Run, Statistics
 from django_dcron.models.incident import NOT_GROUPED
+from django_dcron.policies.lifecycle import State
 
 FAILURES_READ = 300
 GROUPS_SHOWN = 10
@@ -33,6 +38,8 @@ class FailureRow:
     """The failed runs of the job."""
     incident_url: str
     """Empty if the viewer may not see the incident, or if no node has grouped the failures yet."""
+    succeeded_at: datetime | None
+    """When the job's last run succeeded, if that was after the failures; otherwise None."""
 
     @property
     def failure(self) -> FailedRun:
@@ -52,7 +59,9 @@ def context(viewer: Viewer) -> dict[str, Any]:
             FailedRun(failure.run, message=failure.run.reason, incident=failure.incident)
             for failure in failures
         ]
-    groups = group_failures(failures)[:GROUPS_SHOWN]
+    groups = group_failures(failures)
+    successes = _later_successes(viewer, groups)
+    groups = sorted(groups, key=lambda group: group.latest in successes)[:GROUPS_SHOWN]
     incidents = _visible_incidents(viewer, {group.incident for group in groups} - {NOT_GROUPED})
     sees_jobs = viewer.may_view(Job)
 
@@ -66,6 +75,7 @@ def context(viewer: Viewer) -> dict[str, Any]:
             job=link(run.job, site) if sees_jobs else str(run.job),
             runs_url=list_url(Run, site, job__id__exact=str(run.job_id), **failed),
             incident_url=change_url(incident, site) if incident else "",
+            succeeded_at=successes.get(group.latest),
         )
 
     return {
@@ -73,6 +83,22 @@ def context(viewer: Viewer) -> dict[str, Any]:
         "rows": [row(group) for group in groups],
         "read": FAILURES_READ if len(failures) == FAILURES_READ else 0,
         "all_url": list_url(Run, site, state__exact="failed", due_at__gte=since.isoformat()),
+    }
+
+
+def _later_successes(viewer: Viewer, groups: Sequence[FailureGroup]) -> dict[FailedRun, datetime]:
+    """Return the time of the job's last run for each latest failure that it succeeded after."""
+    rows = Statistics.objects.using(alias_for(Statistics))
+    last_runs = viewer.scope.of_jobs(rows, "job").filter(
+        job__in={group.latest.run.job_id for group in groups}, last_state=State.SUCCEEDED
+    )
+    succeeded_at = dict(last_runs.values_list("job_id", "last_finished_at"))
+    return {
+        group.latest: at
+        for group in groups
+        if (at := succeeded_at.get(group.latest.run.job_id))
+        and (ended_at := group.latest.run.finished_at)
+        and at > ended_at
     }
 
 

@@ -77,6 +77,8 @@ class HealthLine:
     """The list of the rows behind the problem. None if the user may not view it."""
     cause: HealthLink | None = None
     """The latest incident behind the problem: its job and error. None if none is visible."""
+    is_freeze: bool = False
+    """Whether the line only names freezes. Pages with the banner of a freeze hide it."""
 
 
 def context(viewer: Viewer, *, may_be_older: bool = False) -> dict[str, Any]:
@@ -115,11 +117,12 @@ def _lines(verdict: Verdict, viewer: Viewer) -> Iterator[HealthLine]:
         yield HealthLine(summary, remedy, issue.severity.value, rows, cause)
     if not verdict.issues:
         summary, failed = verdict.summary.translate(translation), verdict.facts.failed_lately
+        is_freeze = bool(verdict.facts.freezes)
         if failed:
             rows, cause = _rows(_FAILED, viewer), _cause(None, viewer)
-            yield HealthLine(summary, rows=rows, cause=cause)
+            yield HealthLine(summary, rows=rows, cause=cause, is_freeze=is_freeze)
         else:
-            yield HealthLine(summary)
+            yield HealthLine(summary, is_freeze=is_freeze)
 
 
 def _cause(problem: Problem | None, viewer: Viewer) -> HealthLink | None:

@@ -33,7 +33,7 @@ from django_dcron.admin.display import (
     time_in_zone,
 )
 from django_dcron.admin.jobs import backfill_page, deletion, list_row, palette, preset_links
-from django_dcron.admin.jobs.countdown import countdown, countdown_texts
+from django_dcron.admin.jobs.countdown import countdown_texts, time_until
 from django_dcron.admin.jobs.form import JobForm
 from django_dcron.admin.jobs.form_tabs import FIELDSETS
 from django_dcron.admin.jobs.job_actions import ACTIONS
@@ -191,7 +191,9 @@ class JobAdmin(
         at, zone = next_run_of(job), schedule_zone_name(job)
         text = render_time(at, near=clock.now())
         if at is not None:
-            text = format_html('{} <span class="dcron-quiet">{}</span>', text, countdown(at))
+            row = getattr(job, "row", None)
+            until = time_until(at, row.freeze if row is not None else None)
+            text = format_html('{} <span class="dcron-quiet">{}</span>', text, until)
             if zone is not None and zone != get_current_timezone_name():
                 text = format_html("{}{}", text, render_muted(time_in_zone(at, zone)))
         lines = format_html_join(

@@ -16,10 +16,21 @@ from datetime import datetime, timedelta
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
+from django_dcron.admin.display import render_time
 from django_dcron.db import clock
+from django_dcron.policies.freezing import FreezeExtent
 from django_dcron.utils.durations import write_duration
 
 MINUTE = timedelta(minutes=1)
+
+
+def time_until(at: datetime, freeze: FreezeExtent | None) -> str:
+    """Render the time left until ``at``, or the end of the freeze that holds the run back."""
+    if freeze is None:
+        return countdown(at)
+    if freeze.until is None:
+        return _("frozen")
+    return format_html(_("frozen until {until}"), until=render_time(freeze.until, near=clock.now()))
 
 
 def countdown(at: datetime) -> str:

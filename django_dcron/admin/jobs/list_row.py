@@ -33,11 +33,14 @@ from django_dcron.admin.display import (
     may_view,
     render_muted,
 )
+from django_dcron.admin.freeze import freeze_of_next_run
 from django_dcron.admin.jobs import backfill_page, why
 from django_dcron.admin.visibility import admin_scope
+from django_dcron.diagnosis.job_list import next_run_of
 from django_dcron.diagnosis.recent_runs import RecentRuns, recent_runs
 from django_dcron.models import Job, Run
 from django_dcron.models.run import STATE_LABELS
+from django_dcron.policies.freezing import FreezeExtent
 from django_dcron.policies.lifecycle import State
 
 if TYPE_CHECKING:
@@ -72,6 +75,8 @@ class JobRow:
     last_url: str
     """The URL of the run that finished last; empty if there is none."""
     buttons: SafeString
+    freeze: FreezeExtent | None
+    """The freeze that holds back the next run."""
 
 
 def attach_rows(model_admin: JobAdmin, request: HttpRequest, jobs: Iterable[Any]) -> None:
@@ -89,6 +94,7 @@ def attach_rows(model_admin: JobAdmin, request: HttpRequest, jobs: Iterable[Any]
             runs_url=runs_url,
             last_url=change_url(Run(pk=last.run_id), site) if last else "",
             buttons=actions.of(job, runs_url),
+            freeze=freeze_of_next_run(request, job, next_run_of(job)),
         )
 
 

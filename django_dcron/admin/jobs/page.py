@@ -26,8 +26,9 @@ from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.auto_refresh import PagePart
 from django_dcron.admin.chain_list import ChainList
 from django_dcron.admin.display import badge, link, list_url, may_view, time_in_zone
+from django_dcron.admin.freeze import freeze_of_next_run
 from django_dcron.admin.jobs import why
-from django_dcron.admin.jobs.countdown import countdown, countdown_texts
+from django_dcron.admin.jobs.countdown import countdown_texts, time_until
 from django_dcron.admin.jobs.duration_chart import draw_duration_chart
 from django_dcron.admin.jobs.last_failure import last_failure
 from django_dcron.admin.jobs.upcoming_months import UpcomingMonths, months_for
@@ -209,7 +210,8 @@ class StatusPanel:
         self.zone = schedule_zone_name(job)
         self.pause = job_status.pause_of(job, author)
         self.next_run = next_run_of(job)
-        self.until_next = countdown(self.next_run) if self.next_run else ""
+        freeze = freeze_of_next_run(request, job, self.next_run)
+        self.until_next = time_until(self.next_run, freeze) if self.next_run else ""
         self.statistics = statistics_of(job)
         self.overall_rate = job_status.success_rate_of_statistics(self.statistics)
         running = job_status.running_runs(job, scope) if self.may_view_runs else []

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from operator import or_
@@ -40,6 +41,8 @@ MAX_JOB_IDS = 500
 """A query contains at most this many ids. For more jobs, it contains a subquery."""
 ATTEMPTS_READ_LIMIT = 1_000
 """The number of latest attempts whose workers are choices."""
+PROCESS_ID = re.compile(r"(?<=.)/\d+\Z")
+"""The end of a worker's name that identifies its process, as in ``celery@web-1/4242``."""
 
 NO_OUTCOME = "none"
 """The value of the filter by last outcome for jobs without an outcome."""
@@ -291,17 +294,24 @@ def _filter_jobs_or_runs(rows: QuerySet[Any], jobs: QuerySet[Job]) -> QuerySet[A
 
 
 class WorkerFilter(_ValueFilter):
-    """List the workers of the latest attempts. The history may name thousands of workers."""
+    """List the workers of the latest attempts. The history may name thousands of workers.
+
+    The processes of a worker are one choice. The value may also name one process.
+    """
 
     title = _("worker")
     parameter_name = "worker"
 
     def values(self, scope: Scope) -> Iterable[str]:
         attempts = latest_attempts(scope).order_by("-pk")
-        return set(attempts.values_list("worker", flat=True)[:ATTEMPTS_READ_LIMIT])
+        workers = attempts.values_list("worker", flat=True)[:ATTEMPTS_READ_LIMIT]
+        return {PROCESS_ID.sub("", worker) for worker in workers}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Attempt]) -> QuerySet[Attempt]:
-        return queryset.filter(worker=self.value()) if self.value() else queryset
+        value = self.value()
+        if not value:
+            return queryset
+        return queryset.filter(Q(worker=value) | Q(worker__startswith=f"{value}/"))
 
 
 class LiveFilter(admin.SimpleListFilter):

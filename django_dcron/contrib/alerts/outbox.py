@@ -48,9 +48,16 @@ MAX_TRIES = 55
 RETENTION = timedelta(days=30)
 PRUNE_BATCH_SIZE = 1000
 ERROR_LIMIT = 500
-SEVERE = frozenset(
-    {AlertKind.FAILED, AlertKind.PAUSED, AlertKind.SILENT, AlertKind.NODE_LOST, AlertKind.UNHEALTHY}
+KINDS_BY_SEVERITY = (
+    (AlertKind.UNHEALTHY, AlertKind.NODE_LOST),
+    (AlertKind.FAILED, AlertKind.PAUSED, AlertKind.SILENT),
+    (AlertKind.MISSED, AlertKind.LATE, AlertKind.DEGRADED),
+    (AlertKind.RECOVERED,),
 )
+"""The kinds of alerts, most severe first. The order of the alerts in a message."""
+SEVERITY = {kind: number for number, kinds in enumerate(KINDS_BY_SEVERITY) for kind in kinds}
+LEVELS = ("failure", "failure", "warning", "success")
+"""The level of each severity."""
 
 Send = Callable[[Mapping[str, Any], str, str, str], None]
 
@@ -164,7 +171,7 @@ def send_to(destination: str, send: Send = send) -> int:
         return 0
     rows = Alert.objects.using(using).filter(claim=alerts[0].claim).order_by()
     try:
-        send(found.settings, *_subject_and_text(alerts), _level(alerts))
+        send(found.settings, *_subject_and_text(alerts), LEVELS[_severity(alerts[0])])
     except Exception as error:
         # A channel runs third-party code, which may raise anything. Store and log the error.
         _postpone(
@@ -207,13 +214,15 @@ def _may_send(
 
 
 def _claim(destination: str, now: datetime, using: str) -> list[Alert]:
+    """Claim the oldest due alerts. Return them by severity, and by age within a severity."""
     due = Alert.objects.using(using).filter(channel=destination, try_at__lte=now)
     ids = list(due.order_by("pk").values_list("pk", flat=True)[:MAX_ALERTS_PER_MESSAGE])
     claim = uuid4()
     due.filter(pk__in=ids).order_by().update(
         claim=claim, try_at=now + CLAIM_TIMEOUT, tries=F("tries") + 1
     )
-    return list(Alert.objects.using(using).filter(claim=claim).order_by("pk"))
+    claimed = Alert.objects.using(using).filter(claim=claim).order_by("pk")
+    return sorted(claimed, key=_severity)
 
 
 def _postpone(
@@ -253,12 +262,8 @@ def _give_up(destination: str, rows: Any, error: str) -> None:
     )
 
 
-def _level(alerts: list[Alert]) -> str:
-    """Return the level of the most severe alert."""
-    kinds = {AlertKind(alert.kind) for alert in alerts}
-    if kinds & {AlertKind.MISSED, AlertKind.LATE, AlertKind.DEGRADED} and not kinds & SEVERE:
-        return "warning"
-    return "failure" if kinds & SEVERE else "success"
+def _severity(alert: Alert) -> int:
+    return SEVERITY[AlertKind(alert.kind)]
 
 
 def _subject_and_text(alerts: list[Alert]) -> tuple[str, str]:

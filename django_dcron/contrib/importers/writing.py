@@ -32,6 +32,8 @@ from django_dcron.policies.lifecycle import State, Trigger
 CHANGED_MEANWHILE = "changed or deleted by someone else during the import; run the import again"
 CREATED_MEANWHILE = "created by someone else during the import; run the import again"
 TAKEN = ("unique", "unique_together")
+CONTINUES = "handover: continues after the last run in the source"
+"""The reason of a pause that the same transaction ends. The audit log shows it."""
 WITHOUT_CALENDAR = "calendar: the calendar can't be imported"
 
 
@@ -191,7 +193,7 @@ def _begin_after_the_source(pairs: Sequence[tuple[EntryPlan, Job]]) -> None:
     begins: dict[int, datetime] = {}
     for (plan, job), paused in zip(starting, paused_jobs, strict=True):
         if plan.existing is None:
-            vars(job).update(vars(paused), enabled=True)
+            vars(job).update(vars(paused), enabled=True, pause_reason="")
         job.version = paused.version
         is_new = plan.existing is None or plan.existing.pause_reason == ARRIVED_PAUSED
         if plan.ran_until is not None and is_new:
@@ -206,7 +208,7 @@ def _begin_after_the_source(pairs: Sequence[tuple[EntryPlan, Job]]) -> None:
 
 def _paused_until(job: Job, at: datetime | None) -> Job:
     paused = copy.copy(job)
-    paused.enabled, paused.paused_until = False, at
+    paused.enabled, paused.pause_reason, paused.paused_until = False, CONTINUES, at
     return paused
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.utils.timezone import localtime
 
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.output import (
@@ -13,9 +16,11 @@ from django_dcron.management.dcron.output import (
     Output,
     add_json,
     iso,
+    relative_time_text,
     time_text,
 )
-from django_dcron.models import Freeze
+from django_dcron.models import Freeze, Job
+from django_dcron.policies.freezing import FreezeExtent, holding_freeze
 
 HELP = (
     "List the freezes that are in force. During a freeze, no scheduled, backfilled or chained run "
@@ -56,12 +61,29 @@ def freeze_document(freeze: Freeze) -> dict[str, Any]:
     }
 
 
-def warn_of_freezes(out: Output, namespace: str = "") -> None:
-    """Print a line for each freeze in force, or for those that cover ``namespace``."""
-    found = Freeze.objects.using(alias_for(Freeze)).in_force()
-    for freeze in found.covering(namespace) if namespace else found:
+def warn_of_freezes(out: Output, namespace: str = "") -> list[FreezeExtent]:
+    """Print a line for each freeze in force, or for those that cover ``namespace``.
+
+    Return these freezes.
+    """
+    rows = Freeze.objects.using(alias_for(Freeze)).in_force()
+    found = list(rows.covering(namespace) if namespace else rows)
+    for freeze in found:
         until = time_text(freeze.until) if freeze.until else "unfrozen"
         out.line(f"Frozen: {scope_text(freeze)}, until {until}: {freeze.reason}", WARNING)
+    return [freeze.extent for freeze in found]
+
+
+def time_until_text(job: Job, at: datetime, now: datetime, freezes: Iterable[FreezeExtent]) -> str:
+    """Return how long the job's next run waits, or until when a freeze holds it back."""
+    freeze = holding_freeze(freezes, namespace=job.namespace, at=at)
+    if freeze is None:
+        return relative_time_text(at, now)
+    if freeze.until is None:
+        return "frozen"
+    end = localtime(freeze.until)
+    date = "" if end.date() == localtime(now).date() else f"{end:%Y-%m-%d} "
+    return f"frozen until {date}{end:%H:%M:%S}"
 
 
 def scope_text(freeze: Freeze) -> str:

@@ -113,8 +113,8 @@ def _show_preview_result(out: Output, result: import_.ImportResult) -> None:
         raise negative_result(f"The handover would be incomplete: {number} can't take over{above}.")
     if result.problems and not _running(result):
         raise negative_result(f"No job would run here: no entry can be imported{above}.")
-    if result.problems and not out.is_json:
-        _show_problems(out, result.problems, "would run")
+    if not out.is_json:
+        _show_unscheduled(out, result, "would run")
 
 
 def _running(result: import_.ImportResult) -> int:
@@ -126,12 +126,18 @@ def _running(result: import_.ImportResult) -> int:
     )
 
 
-def _show_problems(out: Output, problems: int, run: str) -> None:
-    refused = number_of(problems, "entry", "entries")
-    them = "it" if problems == 1 else "them"
-    out.line(
-        f"! {refused} can't be imported, so neither scheduler {run} {them}; see above.", WARNING
+def _show_unscheduled(out: Output, result: import_.ImportResult, run: str) -> None:
+    """Show the number of entries without a job, except those that are disabled in the source."""
+    number = sum(
+        plan.outcome in PROBLEMS and plan.entry.values.get("enabled", True) for plan in result.plans
     )
+    if number:
+        refused = number_of(number, "entry", "entries")
+        them = "it" if number == 1 else "them"
+        out.line(
+            f"! {refused} can't be imported, so neither scheduler {run} {them}; see above.",
+            WARNING,
+        )
 
 
 def _show_takeover_result(out: Output, source: str, result: import_.ImportResult) -> None:
@@ -158,8 +164,7 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
         raise negative_result(f"The handover is incomplete: {here}. {', and '.join(texts)}{above}.")
     if out.is_json:
         return
-    if result.problems:
-        _show_problems(out, result.problems, "runs")
+    _show_unscheduled(out, result, "runs")
     if not running or Node.objects.live(settings.LEASE).exists():
         out.line(f"The handover is complete: {here}.", GOOD)
     else:

@@ -26,7 +26,7 @@ from django_dcron.contrib.importers.entry_plans import (
 from django_dcron.contrib.importers.origins import stored_key
 from django_dcron.contrib.importers.schedule_fields import iso_in_site_zone
 from django_dcron.contrib.importers.source_contents import CRONTAB, PendingAction, SourceContents
-from django_dcron.contrib.importers.sources import SCHEDULERS, process_name
+from django_dcron.contrib.importers.sources import SCHEDULERS, process_name, runs_in_workers
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.jobs.representation import JOB_FIELDS, ValueFormat, definition_of
 from django_dcron.management.dcron.import_settings import (
@@ -43,6 +43,7 @@ from django_dcron.management.dcron.import_texts import (
 from django_dcron.management.dcron.output import BAD, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.models import Job
+from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import same_json
@@ -96,7 +97,7 @@ def show_entry_plans(
             out.line(f"! {number_of(times - SAME_WARNINGS, 'more job')}: {warning}", WARNING)
     if left_out:
         out.line(
-            f"{number_of(left_out, 'warning')} of unchanged entries left out. To list all "
+            f"{number_of(left_out, 'warning')} of an earlier import left out. To list all "
             "warnings, use --json."
         )
     for note in contents.notes:
@@ -105,9 +106,29 @@ def show_entry_plans(
     starting = sum(map(_starts, plans))
     if starting and not source_stopped and (advice := _how_to_run_once(contents.source)):
         out.line(f"! {_will_run_here(starting, applied=applied)}. {advice}", WARNING)
+    if runs_in_workers(contents.source):
+        _show_misfire_policy(out, plans)
     message = format_counts((plan.outcome for plan in plans), applied=applied)
     out.line(f"{message or 'Nothing to import'}.")
     return plans
+
+
+def _show_misfire_policy(out: Output, plans: Sequence[EntryPlan]) -> None:
+    """Show how many new or changed jobs omit late runs. Messages of beat wait for a worker."""
+    latest_only = sum(
+        plan.job is not None and plan.job.misfire_policy == MisfirePolicy.RUN_LATEST
+        for plan in plans
+        if plan.outcome in DIFFERENCES
+    )
+    if latest_only:
+        jobs = number_of(latest_only, "job has", "jobs have")
+        out.line(
+            f"! {jobs} the misfire policy run_latest: after an outage of the nodes or workers, "
+            "only the latest late run of a job executes. Beat's messages wait for a worker, so "
+            "Celery executes all. To execute all runs of a job: manage.py dcron set JOB "
+            "misfire_policy=run_all",
+            WARNING,
+        )
 
 
 def _how_to_run_once(source: str) -> str:

@@ -8,7 +8,7 @@ Exit codes:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import jobs, next_run_of, statistics_of
-from django_dcron.management.dcron.freezes import warn_of_freezes
+from django_dcron.management.dcron.freezes import time_until_text, warn_of_freezes
 from django_dcron.management.dcron.job_selection import (
     add_filters,
     filter_of,
@@ -41,6 +41,7 @@ from django_dcron.management.dcron.output import (
 )
 from django_dcron.management.dcron.run_absence import TEXTS, Absence
 from django_dcron.models import Job, Node
+from django_dcron.policies.freezing import FreezeExtent
 
 HELP = "List jobs with their schedule, next run, last run and state."
 EXAMPLES = """
@@ -80,7 +81,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             }
         )
         return
-    warn_of_freezes(out, options["namespace"])
+    freezes = warn_of_freezes(out, options["namespace"])
     if found and not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
         out.progress(TEXTS[Absence.NODE])
     if not found:
@@ -97,7 +98,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         Column(f"Next ({zone})"),
         *map(Column, ("", "Last", "", "State")),
     ]
-    out.table(columns, (list(_cells(job, now)) for job in found))
+    out.table(columns, (list(_cells(job, now, freezes)) for job in found))
     if more:
         out.line(
             f"and {more} more. Use --limit {limit + more}, or filter with --namespace, --tag or "
@@ -105,12 +106,12 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         )
 
 
-def _cells(job: Job, now: datetime) -> Iterator[Cell]:
+def _cells(job: Job, now: datetime, freezes: Sequence[FreezeExtent]) -> Iterator[Cell]:
     yield str(job)
     yield schedule_with_zone(job)
     next_at = next_run_of(job, now)
     yield f"{timezone.localtime(next_at):%Y-%m-%d %H:%M:%S}" if next_at else EMPTY
-    yield StyledText(relative_time_text(next_at, now) if next_at else "", QUIET)
+    yield StyledText(time_until_text(job, next_at, now, freezes) if next_at else "", QUIET)
     statistics = statistics_of(job)
     yield styled_state(statistics.last_state if statistics else "")
     ended = statistics.last_finished_at if statistics else None

@@ -26,7 +26,7 @@ from django_dcron.dispatch.queues import queue_name
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import sync
 from django_dcron.jobs.representation import JOB_DEFINITION, document_of, public
-from django_dcron.management.dcron.freezes import warn_of_freezes
+from django_dcron.management.dcron.freezes import time_until_text, warn_of_freezes
 from django_dcron.management.dcron.job_selection import state_cell
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.next import (
@@ -43,11 +43,11 @@ from django_dcron.management.dcron.output import (
     Output,
     StyledText,
     add_json,
-    relative_time_text,
     styled_state,
     time_text,
 )
 from django_dcron.models import Job, Link, Statistics
+from django_dcron.policies.freezing import FreezeExtent
 
 HELP = "Show one job: its definition, state, statistics and next occurrences."
 EXAMPLES = """
@@ -83,12 +83,12 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if out.is_json:
         out.json(_document(job, now, ahead, job_status.success_rate_of_runs(latest)))
         return
-    warn_of_freezes(out, job.namespace)
+    freezes = warn_of_freezes(out, job.namespace)
     out.line(str(job), STRONG)
     if job.description:
         out.line(job.description)
     out.line()
-    out.fields(_status_fields(job, now, problem))
+    out.fields(_status_fields(job, now, problem, freezes))
     out.line()
     out.fields(_statistics_fields(statistics_of(job), job_status.success_rate_of_runs(latest)))
     out.line()
@@ -116,7 +116,9 @@ def _why_runs_fail(job: Job) -> str:
     return ""
 
 
-def _status_fields(job: Job, now: datetime, problem: str) -> Iterator[tuple[str, Cell]]:
+def _status_fields(
+    job: Job, now: datetime, problem: str, freezes: Sequence[FreezeExtent]
+) -> Iterator[tuple[str, Cell]]:
     yield "state", state_cell(job)
     yield "problem", StyledText(problem, BAD)
     yield "arguments", StyledText(_why_runs_fail(job), BAD)
@@ -127,7 +129,8 @@ def _status_fields(job: Job, now: datetime, problem: str) -> Iterator[tuple[str,
         yield "paused since", time_text(pause.since) if pause.since else ""
         yield "paused until", time_text(pause.until) if pause.until else "resumed"
     if next_at := next_run_of(job, now):
-        yield "next run", f"{time_text(next_at)} ({relative_time_text(next_at, now)})"
+        until = time_until_text(job, next_at, now, freezes)
+        yield "next run", f"{time_text(next_at)} ({until})"
     running = job_status.running_runs(job)
     for run in running[: job_status.RUNNING_NAMED]:
         yield "running", f"{run.pk} since {time_text(run.started_at)}"

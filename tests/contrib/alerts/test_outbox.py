@@ -48,6 +48,29 @@ def test_alerts_due_together_are_sent_as_one_message(service: Service) -> None:
     )
 
 
+def test_message_begins_with_its_most_severe_alert(service: Service, settings: Settings) -> None:
+    settings.DCRON_ALERT_CHANNELS |= {"mail": {"mail": ["ops@shop.example"]}}
+    kinds = [
+        *(AlertKind.RECOVERED, AlertKind.LATE, AlertKind.FAILED, AlertKind.DEGRADED),
+        *(AlertKind.UNHEALTHY, AlertKind.MISSED, AlertKind.NODE_LOST, AlertKind.SILENT),
+    ]
+    store_alerts(Message(kind, f"{kind}:1", kind, to=("ops", "mail")) for kind in kinds)
+    assert send_due() == 2 * len(kinds)
+    [notification], [sent] = service.received, mail.outbox
+    assert notification["title"] == sent.subject == "[dcron] 8 alerts: unhealthy, ..."
+    for text in (notification["message"], sent.body):
+        assert text.split() == [
+            *("unhealthy", "node_lost"),
+            *("failed", "silent"),
+            *("late", "degraded", "missed"),
+            "recovered",
+        ]
+
+
+def test_every_kind_of_alert_has_a_severity() -> None:
+    assert set(outbox.SEVERITY) == set(AlertKind)
+
+
 @pytest.mark.parametrize(
     ("kinds", "tone"),
     [

@@ -10,15 +10,17 @@ import pytest
 from django_dcron import control
 from django_dcron.contrib.importers import celery_beat
 from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, HANDED_BACK
+from django_dcron.contrib.importers.writing import CONTINUES
 from django_dcron.jobs import placement
 from django_dcron.jobs.cursors import disable_exhausted
-from django_dcron.models import Cursor, Job, Node, Run
+from django_dcron.models import AuditEntry, Cursor, Job, Node, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.testing import run_due, set_clock
 from tests.celery_app import app
 from tests.contrib.importers.beat_rows import Window, clocked, fill
 from tests.contrib.importers.conftest import Install
+from tests.factories import forget_entries
 from tests.management.calling import call
 
 pytestmark = [pytest.mark.django_db, pytest.mark.celery_beat]
@@ -573,6 +575,55 @@ def test_handover_with_refused_entries_is_complete() -> None:
     )
 
 
+def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unscheduled() -> None:
+    for name in ("a", "disabled", "refused"):
+        crontab_row(name, **twelve_hours_from_now())
+    from django_celery_beat.models import PeriodicTask
+
+    rows = PeriodicTask.objects.exclude(name="a")
+    rows.update(task="tests.app.tasks.unknown")
+    rows.filter(name="disabled").update(enabled=False)
+    assert "1 entry can't be imported, so" in call("handover", SOURCE).out
+    assert "1 entry can't be imported, so" in call("handover", SOURCE, "--apply").out
+    rows.update(enabled=False)
+    done = call("handover", SOURCE, "--apply")
+    assert done.code == 0
+    assert "neither scheduler" not in done.out
+
+
+def test_audit_log_names_the_handover_as_the_reason_of_its_pause() -> None:
+    crontab_row("a")
+    call("import", SOURCE, "--apply", "--disabled")
+    crontab_row("new")
+    set_last_run(10 * MINUTE)
+    forget_entries()
+
+    assert call("handover", SOURCE, "--apply").code == 0
+    for job in Job.objects.all():
+        assert (job.enabled, job.pause_reason, job.paused_until) == (True, "", None)
+        paused, resumed = AuditEntry.objects.filter(job_id=job.pk).order_by("pk")
+        assert paused.after["pause_reason"] == resumed.before["pause_reason"] == CONTINUES
+        assert paused.after["paused_until"] == resumed.before["paused_until"]
+        assert resumed.after["paused_until"] is None
+
+
+def test_import_and_handover_count_jobs_that_omit_late_runs() -> None:
+    for name in ("a", "b"):
+        crontab_row(name, **twelve_hours_from_now())
+
+    def count(*arguments: str) -> list[str]:
+        lines = call(*arguments).out.splitlines()
+        return [line.partition(":")[0] for line in lines if "misfire_policy=run_all" in line]
+
+    assert count("import", SOURCE) == ["! 2 jobs have the misfire policy run_latest"]
+    count("import", SOURCE, "--apply", "--disabled")
+    assert count("import", SOURCE, "--disabled") == []
+    assert call("set", "a", "misfire_policy=run_all").code == 0
+    assert count("handover", SOURCE) == ["! 1 job has the misfire policy run_latest"]
+    assert call("handover", SOURCE, "--apply").code == 0
+    assert Job.objects.get(name="a").misfire_policy == "run_all"
+
+
 def test_one_off_that_the_source_has_run_does_not_keep_the_handover_from_success() -> None:
     from django_celery_beat.models import PeriodicTask
 
@@ -628,7 +679,7 @@ def test_known_warnings_are_not_repeated(first: str) -> None:
 
     def shows_warning(*arguments: str) -> bool:
         out = call(*arguments).out
-        assert ("renamed from" in out) is not ("1 warning of unchanged entries left out" in out)
+        assert ("renamed from" in out) is not ("1 warning of an earlier import left out" in out)
         return "renamed from" in out
 
     assert shows_warning("import", SOURCE, "--apply", first)

@@ -16,7 +16,7 @@ from tests.docs.test_documents import ROOT
 CRON = """
 from django_dcron import cron, current_run
 
-@cron("* * * * * *")
+@cron("* * * * * *", overlap_policy="allow")  # so that a manual run isn't skipped
 def bake():
     current_run().progress(1, note="baked")
 """

@@ -16,7 +16,7 @@ from django_dcron.admin.jobs.argument_json import JsonArgumentField, TextOrJsonA
 from django_dcron.targets.parameters import InputKind, TargetParameter
 
 EMPTY_CHOICE = ""
-DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
+DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)", re.ASCII)
 SPELLINGS_OF_NONE = ("null", "None")
 
 

@@ -15,22 +15,23 @@ from django_dcron.models import Job
 
 Jobs = TypeVar("Jobs", bound=QuerySet[Job])
 
-PAIRS_READ_LIMIT = 1_000
-"""The maximum number of pairs of target and queue to read for the choices of a filter."""
+JOBS_READ_LIMIT = 5_000
+"""The maximum number of jobs to read for the choices of a filter."""
 
 
 def jobs_in_queue(jobs: Jobs, queue: str) -> Jobs:
     """Return the jobs that name the queue, and those without a queue whose target leads there."""
+    return jobs.filter(condition_of_queue(jobs, queue))
+
+
+def condition_of_queue(jobs: QuerySet[Job], queue: str) -> Q:
+    """Return the condition that selects the jobs of the queue. Reads the targets of ``jobs``."""
     targets = jobs.filter(queue="").order_by().values_list("target", flat=True).distinct()
     routed = [target for target in targets if queue_name(target, "") == queue]
-    return jobs.filter(Q(queue=queue) | Q(queue="", target__in=routed))
+    return Q(queue=queue) | Q(queue="", target__in=routed)
 
 
 def queues_in_use(jobs: QuerySet[Job]) -> set[str]:
-    """Return the queues to which the runs of ``jobs`` are published.
-
-    The result may be incomplete if there are more than ``PAIRS_READ_LIMIT`` distinct pairs of
-    target and queue.
-    """
-    pairs = jobs.order_by().values_list("target", "queue").distinct()
-    return {queue_name(*pair) for pair in pairs[:PAIRS_READ_LIMIT]} - {""}
+    """Return the queues to which the runs of the latest ``JOBS_READ_LIMIT`` jobs are published."""
+    pairs = jobs.order_by("-pk").values_list("target", "queue")[:JOBS_READ_LIMIT]
+    return {queue_name(*pair) for pair in set(pairs)} - {""}

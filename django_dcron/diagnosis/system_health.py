@@ -194,10 +194,14 @@ def latest_worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | Non
 
 _FAILED_LAST = Q(statistics__consecutive_failures__gt=0)
 _ENABLED_FAILED_LAST = Q(enabled=True) & _FAILED_LAST
+_RUNS_SELDOM = Q(cursor__next_at__gt=F("statistics__last_finished_at") + SOON) & (
+    # While a run of a frequent job is executed, the next occurrence may be far from the last end.
+    Q(cursor__previous_at=None) | Q(cursor__next_at__gt=F("cursor__previous_at") + SOON)
+)
 _FAILING = _ENABLED_FAILED_LAST & (
     Q(statistics__consecutive_failures__gte=FAILURES_OF_A_FAILING_JOB)
     | Q(cursor__next_at=None)
-    | Q(cursor__next_at__gt=F("statistics__last_finished_at") + SOON)
+    | _RUNS_SELDOM
 )
 _AUTO_PAUSED = Q(enabled=False, pause_reason__startswith=AUTO_PAUSED)
 

@@ -293,6 +293,19 @@ def test_job_that_failed_and_runs_again_soon_is_named(now: datetime) -> None:
     assert verdict.facts.failed_lately.names == (str(job),)
 
 
+def test_hourly_job_stays_healthy_while_its_next_run_executes(now: datetime) -> None:
+    """Its next occurrence is then almost two hours after the end of the failed run."""
+    make_node()
+    job = make_idle_job()
+    Statistics.objects.filter(pk=job.pk).update(
+        consecutive_failures=1, failed=1, last_state="failed", last_finished_at=now - HOUR + SECOND
+    )
+    Cursor.objects.filter(pk=job.pk).update(previous_at=now, next_at=now + HOUR)
+    assert problems() == set()
+    Cursor.objects.filter(pk=job.pk).update(next_at=now + HOUR + SECOND)
+    assert problems() == {Problem.JOBS_FAILING}
+
+
 def test_unknown_targets_of_enabled_jobs_are_a_warning(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -362,6 +362,7 @@ def test_missed_occurrence_is_compared_with_other_jobs(counted: bool) -> None:
     assert params(answer, "first_of_others") == {"first": "2024-05-06 12:01:06 UTC"}
 
     make_run(make_job(name="third"), **run_times())
+    assert codes(explain(job, NOON, show_others=False)) == [code]
     answer = explain(job, NOON)
     assert codes(answer) == [code, "others_on_time"]
     assert params(answer, "others_on_time") == {"on_time": 1, "count": 3}

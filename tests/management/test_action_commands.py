@@ -771,13 +771,16 @@ def test_delete_asks_for_confirmation_on_terminal(
     monkeypatch.setattr("builtins.input", reply)
     make_idle_job(name="report")
     make_idle_job(name="other")
-    assert call("delete", "report", "--erase")[0] == (0 if is_deleted else 1)
+    in_terminal = ("delete", "report", "--erase", "--force-color")
+    assert call(*in_terminal)[0] == (0 if is_deleted else 1)
     assert (len(questions), "erase" in questions[0]) == (1, True)
     assert Job.objects.filter(name="report").exists() is not is_deleted
     assert call("delete", "other", "--dry-run")[0] == 0
     assert Job.objects.filter(name="other").exists()
-    assert call("delete", "other", "--no-input")[0] == 0
+    assert call("delete", "other", "--no-input", "--force-color")[0] == 0
     assert not Job.objects.filter(name="other").exists()
+    make_idle_job(name="third")
+    assert call("delete", "third")[0] == 0, "the output is captured, so nobody sees a question"
     assert len(questions) == 1
 
 

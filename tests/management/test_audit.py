@@ -113,6 +113,16 @@ def test_entries_of_deleted_job_and_of_no_other_job(job: Job) -> None:
         assert actions == ["create", "pause", "resume", "delete"]
 
 
+def test_entries_of_a_job_without_a_row_are_found_by_name_and_number(job: Job) -> None:
+    name, number = str(job), str(job.pk)
+    control.delete(job)
+    assert not Job.with_deleted.filter(pk=job.pk).exists()
+    for text in (name, number):
+        lines = call("audit", text, "--format", "jsonl").out.splitlines()
+        assert json.loads(lines[-1])["action"] == "delete"
+    assert call("audit", f"{name}s").code == USAGE_ERROR
+
+
 def test_no_entries_and_invalid_options() -> None:
     make_idle_job()
     forget_entries()

@@ -122,6 +122,22 @@ def test_time_with_runs_in_both_zones_names_the_command_for_the_other_run(
     assert f"{in_site:%Y-%m-%d}" in command
 
 
+def test_later_run_that_counts_the_time_is_not_a_run_at_that_time(
+    system: System, settings: Settings
+) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    Job.objects.update(timezone="UTC")
+    in_site = system.latest.astimezone(ZoneInfo("Asia/Tokyo"))
+    Run.objects.filter(scheduled_at=system.latest).update(
+        scheduled_at=system.latest + timedelta(hours=1), missed_before=1, missed_from=system.latest
+    )
+    same_clock_time = in_site.replace(tzinfo=UTC) - timedelta(days=1)
+    fields = {"due_at": same_clock_time, "claimed_at": same_clock_time, "state": "succeeded"}
+    Run.objects.create(job=system.job, scheduled_at=same_clock_time, **fields)
+    document = call("why", str(system.job), f"{in_site:%H:%M}", "--json").json
+    assert "manage.py dcron" not in document["meaning"]
+
+
 def test_times_are_in_the_zones_of_the_job_and_of_the_site(
     system: System, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

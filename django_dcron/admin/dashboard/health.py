@@ -116,13 +116,12 @@ def _lines(verdict: Verdict, viewer: Viewer) -> Iterator[HealthLine]:
         rows, cause = _rows(listing, viewer), _cause(issue.problem, viewer)
         yield HealthLine(summary, remedy, issue.severity.value, rows, cause)
     if not verdict.issues:
-        summary, failed = verdict.summary.translate(translation), verdict.facts.failed_lately
-        is_freeze = bool(verdict.facts.freezes)
-        if failed:
+        summary = verdict.summary.translate(translation)
+        if verdict.names_failed_jobs:
             rows, cause = _rows(_FAILED, viewer), _cause(None, viewer)
-            yield HealthLine(summary, rows=rows, cause=cause, is_freeze=is_freeze)
+            yield HealthLine(summary, rows=rows, cause=cause)
         else:
-            yield HealthLine(summary, is_freeze=is_freeze)
+            yield HealthLine(summary, is_freeze=bool(verdict.facts.freezes))
 
 
 def _cause(problem: Problem | None, viewer: Viewer) -> HealthLink | None:

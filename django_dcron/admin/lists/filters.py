@@ -3,7 +3,7 @@
 Invariants:
 
 - The number of choices is bounded, regardless of the number of jobs, runs and workers.
-- An index bounds each query.
+- An index bounds each query, except one for a selected queue, which reads the targets of all jobs.
 - A filter of runs by namespace or tag looks up the jobs first. An index finds the runs by the jobs'
   ids. With a join, a database may start from the jobs and sort all their runs.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
 from django_dcron.diagnosis.figures import latest_attempts
-from django_dcron.diagnosis.job_queues import jobs_in_queue, queues_in_use
+from django_dcron.diagnosis.job_queues import condition_of_queue, queues_in_use
 from django_dcron.diagnosis.job_source import ADMIN, CODE, jobs_from_source
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import jobs_with_tag, tags_in_use
@@ -264,11 +264,20 @@ class QueueFilter(_ValueFilter):
     parameter_name = "queue"
     template = "admin/django_dcron/closed_filter.html"
 
+    def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any):
+        super().__init__(request, params, model, model_admin)
+        self._scope = admin_scope(request, model_admin.admin_site)
+
     def values(self, scope: Scope) -> Iterable[str]:
         return queues_in_use(scope.jobs)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        return jobs_in_queue(queryset, self.value() or "") if self.value() else queryset
+        return queryset.filter(self._condition) if self.value() else queryset
+
+    @cached_property
+    def _condition(self) -> Q:
+        """The condition for all queries of the page. Reading it needs a query itself."""
+        return condition_of_queue(self._scope.jobs, self.value() or "")
 
 
 class TagFilter(_JobValueFilter):

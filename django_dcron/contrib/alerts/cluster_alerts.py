@@ -1,6 +1,6 @@
 """Alerts about the cluster: lost nodes, degraded nodes, and errors of the health verdict.
 
-They include the message that the health verdict contains no error any more.
+One more alert reports that all errors have ended.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from time import monotonic
 
 from django_dcron.conf import settings
 from django_dcron.contrib.alerts import messages, rules
+from django_dcron.contrib.alerts.channels import destinations
 from django_dcron.contrib.alerts.messages import AlertContent
 from django_dcron.contrib.alerts.outbox import RETENTION, Message, store_new_alerts
 from django_dcron.db.now import UtcNow
@@ -123,21 +124,22 @@ class HealthAlerts:
 def _report_recovery(
     since: datetime, unhealthy_rules: Collection[Rule], default_rules: Collection[Rule]
 ) -> None:
-    """Report the end of the last errors to channels that get alerts about both events."""
+    """Report the end of the last errors to channels that got an alert about one of them."""
     recovered_rules = rules.rules_of_kinds(default_rules, AlertKind.RECOVERED)
-    informed = {channel for rule in unhealthy_rules for channel in rule.to}
-    to = tuple(sorted({name for rule in recovered_rules for name in rule.to} & informed))
-    alerts = Alert.objects.using(alias_for(Alert)).filter(kind=AlertKind.UNHEALTHY)
-    last = alerts.order_by("-pk").first() if to else None
-    if last is not None:
-        subject, text = messages.cluster_recovery_message(last, since)
-        store_new_alerts(
-            [
-                Message(
-                    AlertKind.RECOVERED, f"{AlertKind.RECOVERED}:{last.key}", subject, text, to=to
-                )
-            ]
-        )
+    named = {channel for rule in unhealthy_rules for channel in rule.to}
+    for channel in sorted({name for rule in recovered_rules for name in rule.to} & named):
+        if (last := _last_error_alert(channel)) is not None:
+            subject, text = messages.cluster_recovery_message(last, since)
+            key = f"{AlertKind.RECOVERED}:{last.key}"
+            store_new_alerts([Message(AlertKind.RECOVERED, key, subject, text, to=(channel,))])
+
+
+def _last_error_alert(channel: str) -> Alert | None:
+    """Return the last alert about an error that the channel got, at any of its destinations."""
+    found = destinations(settings.ALERT_CHANNELS).items()
+    names = [name for name, destination in found if destination.channel == channel]
+    alerts = Alert.objects.using(alias_for(Alert))
+    return alerts.filter(kind=AlertKind.UNHEALTHY, channel__in=names).order_by("-pk").first()
 
 
 def report_degraded(

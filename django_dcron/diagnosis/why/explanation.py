@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -79,13 +79,28 @@ class Answer:
     after: datetime | None
     """The nearest later occurrence of the job's current definition."""
 
+    @property
+    def has_run_at_time(self) -> bool:
+        """Whether ``run`` is at the time in question, not a later run that counts it as missed."""
+        if self.run is None:
+            return False
+        return self.instant <= self.run.scheduled_at < self.instant + timedelta(minutes=1)
 
-def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool = False) -> Answer:
+
+def explain(
+    job: Job,
+    instant: datetime,
+    *,
+    show_nodes: bool = True,
+    show_others: bool = True,
+    exact: bool = False,
+) -> Answer:
     """Explain what happened at ``instant``, an aware time.
 
     If ``instant`` is a whole minute, the answer is about that minute, otherwise about that second.
     With ``exact``, it is always about the second. ``instant`` may be a local time that the clocks
-    of the job's zone skip. With ``show_nodes``, the sentences may name nodes.
+    of the job's zone skip. With ``show_nodes``, the sentences may name nodes. With
+    ``show_others``, they may count runs of all other jobs.
 
     Raises ``ValueError`` for an instant that is naive or out of range.
     """
@@ -93,7 +108,9 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool
         raise ValueError(f"{instant.isoformat()} has no time zone (allowed: an aware datetime)")
     if not BEGIN <= instant < END:
         raise ValueError(f"{instant.isoformat()} is out of range (allowed: years 1970 to 2199)")
-    data = ExplanationData(job, instant, show_nodes=show_nodes, exact=exact)
+    data = ExplanationData(
+        job, instant, show_nodes=show_nodes, show_others=show_others, exact=exact
+    )
     occurrences = _occurrences(data)
     occurrence = occurrences[0] if occurrences else None
     found = _outcome_of(data, occurrence)
@@ -111,7 +128,12 @@ def explain(job: Job, instant: datetime, *, show_nodes: bool = True, exact: bool
 
 
 def explain_local(
-    job: Job, in_job_zone: datetime, in_site_zone: datetime, *, show_nodes: bool = True
+    job: Job,
+    in_job_zone: datetime,
+    in_site_zone: datetime,
+    *,
+    show_nodes: bool = True,
+    show_others: bool = True,
 ) -> Answer:
     """Explain a local time, given in the job's and in the site's time zone.
 
@@ -119,12 +141,13 @@ def explain_local(
     occurrence that was due or another run. A user may have copied the time from a list, which shows
     the site's zone. Raises ``ValueError`` like ``explain``.
     """
-    answer = explain(job, in_job_zone, show_nodes=show_nodes)
+    shown = {"show_nodes": show_nodes, "show_others": show_others}
+    answer = explain(job, in_job_zone, **shown)
     no_match = answer.run is None and answer.verdict in UNMATCHED
     if in_site_zone != in_job_zone and (no_match or answer.verdict is WhyVerdict.NOT_DUE):
-        other = explain(job, in_site_zone, show_nodes=show_nodes)
+        other = explain(job, in_site_zone, **shown)
         is_better = other.verdict not in (answer.verdict, WhyVerdict.NOT_DUE)
-        if other.run is not None or (other.occurrence is not None and is_better):
+        if other.has_run_at_time or (other.occurrence is not None and is_better):
             return other
     return answer
 
@@ -155,7 +178,7 @@ def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: 
         return replace(present, verdict=WhyVerdict.PAUSED, sentences=pause)
     if data.job.is_paused:
         return present
-    if latest is None:  # Nobody asked about the present time, so whether it matches is no answer.
+    if latest is None:  # The user gave no time, so omit that the present doesn't match.
         sentences = tuple(each for each in present.sentences if each.code != "no_match")
         return replace(present, sentences=sentences or present.sentences)
     answer = explain(data.job, latest, exact=True)

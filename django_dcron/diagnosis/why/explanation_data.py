@@ -46,9 +46,18 @@ def schedule_zone_of(job: Job) -> ZoneInfo:
 class ExplanationData:
     """The rows that explain one time of a job. Each row is loaded at most once."""
 
-    def __init__(self, job: Job, instant: datetime, *, show_nodes: bool, exact: bool = False):
+    def __init__(
+        self,
+        job: Job,
+        instant: datetime,
+        *,
+        show_nodes: bool,
+        show_others: bool = True,
+        exact: bool = False,
+    ):
         self.job = job
         self.show_nodes = show_nodes
+        self.show_others = show_others
         self.zone = schedule_zone_of(job)
         self.timetable: Timetable | None = None
         self.schedule_error = ""

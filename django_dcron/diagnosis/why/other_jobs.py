@@ -23,19 +23,27 @@ AROUND = timedelta(minutes=1)
 """Runs that are scheduled at most this long before or after the occurrence are compared."""
 ON_TIME = timedelta(seconds=5)
 """A run started on time if it started at most this long after it was due."""
-MAX_RUNS = 200
+MAX_RUNS = 100
+"""The maximum number of runs to read before the occurrence, and after it."""
 
 
 def other_jobs_sentences(data: ExplanationData, at: datetime) -> Iterator[Sentence]:
-    """Yield whether other jobs started on time at about ``at``, the time of a missed occurrence."""
+    """Yield whether other jobs started on time at about ``at``, the time of a missed occurrence.
+
+    Yields nothing if the reader may see only some of the runs.
+    """
+    if not data.show_others:
+        return
     runs = Run.objects.using(alias_for(Run)).filter(
         Q(state=State.MISSED) | Q(started_at__isnull=False),
         scheduled_at__gte=at - AROUND,
         scheduled_at__lte=at + AROUND,
         attempt=1,  # the row has only the start of the latest attempt
     )
-    rows = runs.exclude(job=data.job.pk).order_by("scheduled_at", "id")
-    times = list(rows.values_list("due_at", "started_at")[:MAX_RUNS])
+    rows = runs.exclude(job=data.job.pk).values_list("due_at", "started_at")
+    before = rows.filter(scheduled_at__lte=at).order_by("-scheduled_at", "-id")[:MAX_RUNS]
+    after = rows.filter(scheduled_at__gt=at).order_by("scheduled_at", "id")[:MAX_RUNS]
+    times = [*before, *after]
     if not times:
         return
     on_time = sum(started is not None and started - due <= ON_TIME for due, started in times)

@@ -13,7 +13,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import Q
 from django.utils import timezone
 
 from django_dcron.db.now import database_now
@@ -27,7 +28,7 @@ from django_dcron.management.dcron.option_values import (
     past_time_help,
 )
 from django_dcron.management.dcron.output import Column, Output, time_text
-from django_dcron.models import AuditAction, AuditEntry, Via
+from django_dcron.models import AuditAction, AuditEntry, AuditKind, Via
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 from django_dcron.utils.csv_cells import csv_cell
 
@@ -106,12 +107,28 @@ def _entries(options: dict[str, Any]) -> AuditEntryQuerySet:
     since, until = parse_period(options, database_now(using), timezone.get_current_timezone())
     entries = entries_between(AuditEntry.objects.using(using), since, until)
     if options["job"]:
-        entries = entries.filter(job_id=find_job(options["job"], with_deleted=True).pk)
+        entries = _of_job(entries, options["job"])
     if options["user"]:
         entries = entries.filter(actor=options["user"])
     if options["action"]:
         entries = entries.filter(action__in=options["action"])
     return entries.filter(via__in=options["via"]) if options["via"] else entries
+
+
+def _of_job(entries: AuditEntryQuerySet, text: str) -> AuditEntryQuerySet:
+    """Return the entries of the job, whose row may be deleted. Raises ``CommandError``."""
+    try:
+        return entries.filter(job_id=find_job(text, with_deleted=True).pk)
+    except CommandError:
+        # The entries keep the job's name and number.
+        using = AuditEntry.objects.using(entries.db).filter(kind=AuditKind.JOB)
+        of_job = Q(label=text)
+        if text.isdecimal() and len(text) <= 18:
+            of_job |= Q(job_id=int(text))
+        keys = set(using.filter(of_job).order_by().values_list("job_id", flat=True)[:1000])
+        if not keys:
+            raise
+        return entries.filter(job_id__in=keys)
 
 
 def _oldest_first(entries: AuditEntryQuerySet) -> Iterator[AuditEntry]:

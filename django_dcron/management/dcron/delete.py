@@ -19,8 +19,8 @@ from django_dcron.models import Job
 HELP = (
     "Delete jobs. Unfinished runs are cancelled, and finished runs stay until they are pruned. A "
     "job that code declares is created again by the next sync. On a terminal, asks for "
-    "confirmation. Exit codes: 1 if a job couldn't be deleted (the others are) or you declined; 2 "
-    "if there is no such job and nothing was done."
+    "confirmation, except with --json. Exit codes: 1 if a job couldn't be deleted (the others are) "
+    "or you declined; 2 if there is no such job and nothing was done."
 )
 EXAMPLES = """
 delete nightly-report
@@ -45,7 +45,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         "delete and erase" if erase else "delete",
         bulk_actions.one_by_one(partial(_delete, erase=erase)),
     )
-    asks = sys.stdin.isatty() and not out.is_json
+    asks = sys.stdin.isatty() and out.is_terminal and not out.is_json
     bulk_actions.perform_plan(out, plan, options, asks=asks)
 
 

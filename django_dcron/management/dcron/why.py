@@ -90,11 +90,11 @@ def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
             f"occurrence at {instant:%Y-%m-%d %H:%M:%S} in its own time zone, {zone}."
         )
     # A list shows times in the site's zone. Its run at this time isn't the one explained.
-    in_list = explain(job, in_site).run if in_site != instant else None
-    if option_values.last_clock_time(text, now, zone) is None and in_list is None:
+    in_list = in_site != instant and explain(job, in_site).has_run_at_time
+    if option_values.last_clock_time(text, now, zone) is None and not in_list:
         return answer, ""
     meaning = f"{text} means {instant:%Y-%m-%d %H:%M:%S} ({zone})."
-    if in_list is not None:
+    if in_list:
         command = shlex.join(["dcron", "why", str(job), in_site.isoformat()])
         meaning += f" For the run at this time in {site}: manage.py {command}"
     return answer, meaning

@@ -79,7 +79,7 @@ def _unknown_targets(facts: SystemFacts) -> Issue:
     if facts.host:
         summary = TranslatableText(
             _(
-                "Targets of enabled jobs that this process on host %(host)s doesn't know: "
+                "The process on host %(host)s doesn't know these targets of enabled jobs: "
                 "%(targets)s."
             ),
             host=facts.host,
@@ -87,7 +87,7 @@ def _unknown_targets(facts: SystemFacts) -> Issue:
         )
     else:
         summary = TranslatableText(
-            _("Targets of enabled jobs that this process doesn't know: %(targets)s."),
+            _("A process of the site doesn't know these targets of enabled jobs: %(targets)s."),
             targets=listed,
         )
     if facts.lacks_task_modules:

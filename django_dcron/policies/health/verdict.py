@@ -71,7 +71,7 @@ class Verdict:
             return TranslatableText(_("Healthy: no jobs are enabled, so there is nothing to do."))
         if waiting := self.queue_note:
             return TranslatableText(_("Healthy so far. %(waiting)s"), waiting=waiting)
-        if self.facts.failed_lately:
+        if self.names_failed_jobs:
             return TranslatableText(
                 _(
                     "Healthy: runs start on time. Jobs that have failed since their last success: "
@@ -83,6 +83,12 @@ class Verdict:
             _("Healthy: runs start and succeed. Running nodes: %(nodes)d."),
             nodes=self.facts.live_nodes,
         )
+
+    @property
+    def names_failed_jobs(self) -> bool:
+        """Whether ``summary`` is about jobs that failed, although there is no issue."""
+        is_about_others = self.issues or self.facts.freezes or self.queue_note
+        return bool(self.facts.failed_lately and self.facts.has_work and not is_about_others)
 
     @property
     def queue_note(self) -> TranslatableText | None:

@@ -246,6 +246,25 @@ def test_end_of_health_errors_is_reported_once(
     assert not Alert.objects.filter(channel="mail").exists(), "it got no alert about the error"
 
 
+def test_end_of_errors_is_not_reported_to_a_channel_that_was_added_later(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_ALERT_CHANNELS |= {"mail": {"mail": ["a@shop.example"]}}
+    settings.DCRON_ALERTS = [{"on": "unhealthy", "to": ["ops"]}]
+    monkeypatch.setattr("django_dcron.contrib.alerts.cluster_alerts.MIN_DURATION", timedelta())
+    monkeypatch.setattr("django_dcron.contrib.alerts.cluster_alerts.RECOVERED_AFTER", timedelta())
+    monkeypatch.setattr("django_dcron.contrib.alerts.alerter.HEALTH_EVERY", 0)
+    well = SystemFacts(database_now("default"), timedelta(minutes=1), enabled_jobs=1, live_nodes=1)
+    Alerter(Leader(), lambda: assess(replace(well, live_nodes=0))).check_and_send()
+    settings.DCRON_ALERTS = [
+        {"on": "unhealthy", "to": ["mail", "ops"]},
+        {"on": "recovered", "to": ["mail", "ops"]},
+    ]
+    Alerter(Leader(), lambda: assess(well)).check_and_send()
+    channels = Alert.objects.filter(kind="recovered").values_list("channel", flat=True)
+    assert list(channels) == ["ops"]
+
+
 def test_end_of_health_errors_needs_a_rule(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

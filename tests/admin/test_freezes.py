@@ -196,11 +196,11 @@ def test_health_line_that_only_names_a_freeze_is_marked(admin_client: Client) ->
     make_node()
     make_job()
     urls = (reverse("admin:index"), list_url("dashboard"))
-    assert all("dcron-frozen" not in admin_client.get(url).content.decode() for url in urls)
+    assert all("dcron-freeze-line" not in admin_client.get(url).content.decode() for url in urls)
     control.freeze("deploy")
     for url in urls:
         page = admin_client.get(url).content.decode()
-        assert page.count('dcron-health-ok dcron-frozen"') == 1
+        assert page.count('dcron-health-ok dcron-freeze-line"') == 1
 
 
 def test_user_without_view_permission_gets_no_banner(

@@ -59,7 +59,7 @@ def test_freeze_is_shown_once(page: Page, settings: Settings) -> None:
     expect(health).to_contain_text("frozen")  # the page was loaded without the banner
     page.reload()
     expect(page.locator(".dcron-freeze")).to_contain_text("deploy")
-    expect(page.locator(".dcron-health .dcron-frozen")).to_be_hidden()
+    expect(page.locator(".dcron-health .dcron-freeze-line")).to_be_hidden()
 
 
 def test_failures_section_is_replaced_only_if_it_changed(

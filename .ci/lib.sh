@@ -47,7 +47,7 @@ section() {
         "$@" 2>&1 | tee "$log" || verdict=FAILED
     fi
     [ "$verdict" = ok ] || { echo "--- $title" && # grep may find nothing
-        { grep -E '^E  |^(FAILED|ERROR) |^seed .* fails|--replay ' "$log" || true; } | uniq | head -n 30; } \
+        { grep -E '^E  |^(FAILED|ERROR) |^seed .* fails|--replay ' "$log" || true; } | uniq | sed -n 1,30p; } \
         >>"$work/first_errors"
     { grep '^NOT RUN ' "$log" || true; } | sed "s/$/ ($title)/" >>"$work/summary"
     [ "$verdict" = FAILED ] || ! grep -q '^NOT RUN ' "$log" || verdict=PARTLY

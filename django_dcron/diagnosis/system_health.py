@@ -62,10 +62,7 @@ NAMES_LISTED = 5
 LATELY = timedelta(hours=1)
 """A job ran or failed lately if its last run finished within this time."""
 SOON = timedelta(hours=1)
-"""A job runs again soon if its next occurrence is within this time after its last run finished.
-
-So a nightly job that failed counts as failing until it succeeds, also just before its next run.
-"""
+"""A job runs again soon if its next occurrence is within this time after its last run finished."""
 QUEUED_EXAMINED = 200
 """The number of queued runs whose queues are examined: the oldest undelivered and the latest."""
 LATEST_STARTS = 200

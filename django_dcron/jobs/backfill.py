@@ -32,9 +32,8 @@ from django_dcron.jobs.audit.recording import AuditedChange, record_changes
 from django_dcron.jobs.representation import to_json
 from django_dcron.models import AuditAction, Cursor, Job, Run
 from django_dcron.models.cursor import COPIED_FIELDS
-from django_dcron.models.run import new_run_id
 from django_dcron.policies.lifecycle import State, Trigger
-from django_dcron.policies.slots import Slot, backfill_number
+from django_dcron.runs.creation import backfill_run
 from django_dcron.runs.retention import kept_from
 from django_dcron.schedules.timetable import BEGIN, MICROSECOND
 from django_dcron.utils.counts import number_of
@@ -274,18 +273,7 @@ def _with_run(job: Job, first: datetime, last: datetime, using: str) -> dict[dat
 
 def _create_runs(job: Job, planned: Backfill, now: datetime, using: str) -> Backfill:
     rows = [
-        Run(
-            id=new_run_id(),
-            job_id=job.pk,
-            scheduled_at=occurrence,
-            due_at=occurrence,
-            claimed_at=now,
-            trigger=Trigger.BACKFILL,
-            state=State.WAITING,
-            slot=Slot.BACKFILL,
-            slot_number=backfill_number(occurrence),
-            reason=WHY_WAITING,
-        )
+        backfill_run(job.pk, occurrence, now=now, reason=WHY_WAITING)
         for occurrence in planned.occurrences
     ]
     created = despite_contention(lambda: _insert(job, rows, using), using)

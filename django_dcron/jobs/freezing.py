@@ -29,7 +29,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.exceptions import InvalidValue, NotPossible
 from django_dcron.jobs.audit.recording import AuditedChange, record_changes
-from django_dcron.jobs.pausing import LONGEST_REASON, require_future, require_text
+from django_dcron.jobs.pausing import LONGEST_STORED_REASON, require_future, require_text
 from django_dcron.jobs.representation import to_json
 from django_dcron.models import AuditAction, Freeze, Job, Run
 from django_dcron.models.job_fields import NAME
@@ -65,7 +65,7 @@ def freeze(
     naive, in the past or after 2199, or if no job has the namespace.
     """
     using, scope = alias_for(Freeze), namespace or ALL_NAMESPACES
-    require_text("reason", reason, LONGEST_REASON)
+    require_text("reason", reason, LONGEST_STORED_REASON)
     if not reason.strip():
         raise InvalidValue("reason", _("a reason is required"), code="required")
     if scope:

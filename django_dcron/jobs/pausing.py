@@ -51,7 +51,7 @@ from django_dcron.utils.messages import gettext_noop as _
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-LONGEST_REASON = 255
+LONGEST_STORED_REASON = 255
 """The maximum number of characters of a stored reason, including the user's name."""
 SWITCHED_AT_ONCE = 500
 PAUSES_RETRIED_AT_ONCE = 20
@@ -155,7 +155,7 @@ def resume_many(
 
 
 def _pause_of(reason: str, until: datetime | None, *, replaces: bool = True) -> SwitchRequest:
-    require_text("reason", reason, LONGEST_REASON)
+    require_text("reason", reason, LONGEST_STORED_REASON)
     if until is not None:
         require_future(until, database_now(alias_for(Job)))
         if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:

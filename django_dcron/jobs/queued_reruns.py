@@ -33,11 +33,11 @@ from django_dcron.exceptions import NotPossible
 from django_dcron.jobs import locking
 from django_dcron.jobs.audit.recording import AuditedChange, record_changes
 from django_dcron.models import Attempt, AuditAction, Incident, Job, Run
-from django_dcron.models.run import new_run_id
 from django_dcron.policies.incidents import fingerprint
-from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.lifecycle import State
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs.chains import avoid_whole_second
+from django_dcron.runs.creation import backfill_run
 from django_dcron.runs.incidents import exception_and_message
 from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.utils.messages import gettext_noop as _
@@ -204,16 +204,10 @@ def _reruns(failed: Sequence[Run], using: str) -> list[Run]:
     job_id, now = failed[0].job_id, database_now(using)
     times = _free_times(job_id, [run.scheduled_at for run in failed], using)
     return [
-        Run(
-            id=new_run_id(),
-            job_id=job_id,
-            scheduled_at=at,
-            due_at=at,
-            claimed_at=now,
-            trigger=Trigger.BACKFILL,
-            state=State.WAITING,
-            slot=Slot.BACKFILL,
-            slot_number=backfill_number(at),
+        backfill_run(
+            job_id,
+            at,
+            now=now,
             reason=RERUN_REASON,
             args=run.args,
             kwargs=run.kwargs,

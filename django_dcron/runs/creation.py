@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from django_dcron.db.bulk import insert_new
@@ -13,8 +14,9 @@ from django_dcron.models import Run
 from django_dcron.models.run import REASON_LIMIT, new_run_id
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.jitter import jitter_delay
-from django_dcron.policies.lifecycle import State
+from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.misfire import PlannedRun
+from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.utils.durations import write_duration
 
 INSERTED_AT_ONCE = 2000
@@ -38,6 +40,23 @@ class NewRun:
 
 
 COLUMNS = tuple(column.name for column in fields(NewRun))
+
+
+def backfill_run(job_id: int, at: datetime, *, now: datetime, reason: str, **columns: Any) -> Run:
+    """Return an unsaved run for ``at`` that waits in the job's queue of backfilled runs."""
+    return Run(
+        id=new_run_id(),
+        job_id=job_id,
+        scheduled_at=at,
+        due_at=at,
+        claimed_at=now,
+        trigger=Trigger.BACKFILL,
+        state=State.WAITING,
+        slot=Slot.BACKFILL,
+        slot_number=backfill_number(at),
+        reason=reason,
+        **columns,
+    )
 
 
 def new_run(

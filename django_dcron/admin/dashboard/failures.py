@@ -87,7 +87,7 @@ def context(viewer: Viewer) -> dict[str, Any]:
 
 
 def _later_successes(viewer: Viewer, groups: Sequence[FailureGroup]) -> dict[FailedRun, datetime]:
-    """Return the time of the job's last run for each latest failure that it succeeded after."""
+    """Return when the job's last run succeeded, for each failure that this run came after."""
     rows = Statistics.objects.using(alias_for(Statistics))
     last_runs = viewer.scope.of_jobs(rows, "job").filter(
         job__in={group.latest.run.job_id for group in groups}, last_state=State.SUCCEEDED

@@ -23,7 +23,7 @@ from django_dcron.contrib.rest.viewsets import (
 )
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.freezing import unknown_namespace
-from django_dcron.jobs.pausing import LONGEST_REASON
+from django_dcron.jobs.pausing import LONGEST_STORED_REASON
 from django_dcron.models import Freeze, Job
 from django_dcron.models.freeze import FreezeQuerySet
 from django_dcron.policies.freezing import ALL_NAMESPACES
@@ -47,7 +47,7 @@ class FreezesSerializer(AnySerializer):
 
 class NewFreezeSerializer(StrictSerializer):
     reason = fields.StrictCharField(
-        max_length=LONGEST_REASON, help_text="Why scheduling is frozen, such as deploy."
+        max_length=LONGEST_STORED_REASON, help_text="Why scheduling is frozen, such as deploy."
     )
     namespace = fields.StrictCharField(
         required=False,

@@ -6,6 +6,8 @@
 #   make fuzz            send hostile input to parsers, forms and the REST API: a minute
 #   make browser         test the admin in Chromium; make browser DATABASE=sqlite
 #   make chaos           inject faults of all kinds; CHAOS=quick: a third of the scenarios, 6 minutes
+#   make volume          run 1,000,000 occurrences through real processes, with faults: an hour;
+#                        OCCURRENCES=20000 RATE=100: fewer, and fewer per second
 #   make simulate        simulate 1,000 hours of a cluster, and add them to the recorded totals;
 #                        HOURS=100: fewer
 #   make nightly         run every test on every database, Python and Django, all faults, mutation
@@ -36,6 +38,8 @@ BENCH  ?=
 CHAOS  ?=
 HISTORIES ?=
 HOURS  ?= 1000
+OCCURRENCES ?= 1000000
+RATE   ?= 300
 DATABASE ?= postgresql
 WITHIN ?= 3600
 
@@ -52,7 +56,7 @@ sphinx = $(DOCS_VENV)/bin/python -m sphinx --quiet --nitpicky --fail-on-warning 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz browser chromium chaos simulate nightly docs reference bench screenshots messages \
+.PHONY: help demo test fuzz browser chromium chaos volume simulate nightly docs reference bench screenshots messages \
         lint style types contracts migrations environment lock clean
 
 help:
@@ -79,6 +83,11 @@ chromium:
 chaos: $(VENV)/.dev
 	@DCRON_TEST_DEADLINE=$(WITHIN) DCRON_TEST_HISTORIES=$(HISTORIES) $(pytest) 3 \
 	    -m "chaos$(if $(filter quick,$(CHAOS)), and not nightly)" $(or $(TESTS),tests/cluster)
+
+# One scenario with many occurrences, and its progress.
+volume: $(VENV)/.dev
+	@DCRON_TEST_OCCURRENCES=$(OCCURRENCES) DCRON_TEST_RATE=$(RATE) $(pytest) 0 -m chaos \
+	    --log-cli-level=INFO tests/cluster/test_volume.py
 
 # Real code in virtual time, with faults; each simulation has a fresh seed.
 simulate: $(VENV)/.dev

@@ -90,6 +90,15 @@ def witness(seconds: float = 0.0, number: int = 0) -> None:
 
 
 @shared_task
+def logged_witness(directory: str) -> None:
+    """Append this start to the witness log of the job, in this directory. Write nothing else."""
+    run = django_dcron.current_run()
+    start = {"job": str(run.job), "scheduled_at": run.scheduled_at, "attempt": run.attempt}
+    with witnessed(Path(directory, f"{run.job}.jsonl"), run=str(run.id), **start):
+        pass
+
+
+@shared_task
 def write_with_fence(directory: str) -> None:
     """Wait for the file ``release-ATTEMPT``, then write the attempt to ``store.sqlite3``.
 

@@ -39,7 +39,7 @@ from tests.factories import make_job
 from tests.model.transitions import Transition, is_outcome_of_a_claim, not_allowed
 from tests.verdict import changes
 from tests.verdict.history import History
-from tests.verdict.judgement import judge
+from tests.verdict.judgement import Totals, judge
 from tests.verdict.tables import read_history
 from tests.verdict.witness import Anchor, read_log
 from tests.waiting import TIMEOUT, wait_until, wait_until_none
@@ -100,9 +100,10 @@ class Cluster:
         self.nodes: list[Member] = []
         self.workers: list[Member] = []
         self.history: History | None = None
+        self.totals: Totals | None = None
         self.recoveries: list[Recovery] = []
         self.doctor_env: dict[str, str] = {}
-        self._records_changes = connection.vendor == "postgresql"
+        self._records_changes = False
         self._jobs: list[Job] = []
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor")
@@ -118,14 +119,17 @@ class Cluster:
         node_env: Mapping[str, str] | None = None,
         worker_env: Mapping[str, str] | None = None,
         exclusive: str = "queue_all",
+        record_changes: bool = True,
         **fields: Any,
     ) -> list[Job]:
         """Start jobs that run every second and record witnesses, unless ``fields`` override this.
 
         The window opens before the first node starts. Every other job has the policy ``exclusive``
         and half as many occurrences, because its runs may wait for one another. ``queue_all`` loses
-        none of them. ``skip`` is for an outage whose occurrences aren't caught up.
+        none of them. ``skip`` is for an outage whose occurrences aren't caught up. Triggers record
+        the changes of runs on PostgreSQL, unless ``record_changes`` is false.
         """
+        self._records_changes = record_changes and connection.vendor == "postgresql"
         for _ in range(workers):
             self.add_worker(env=worker_env, wait=False)
         for worker in self.workers:
@@ -252,24 +256,28 @@ class Cluster:
         due = Run.objects.exclude(state__in=FINAL).filter(scheduled_at__lte=self.until)
         wait_until_none(due.count, TIMEOUT, what="all due runs to end")
         self._wait_for_a_clean_doctor(frozenset(accepted))
-        for node in self.nodes:
-            if node.process.running:
-                assert node.leave() == 0, node.process.log[-5000:]
-        dispatched = Run.objects.filter(state__in=("queued", "running"))
-        wait_until_none(dispatched.count, TIMEOUT, what="the workers to finish")
-        # The end of a run may have dispatched a waiting run. The history must not change while it's
-        # read.
-        for worker in self.workers:
-            if worker.process.running:
-                worker.leave()
+        self.stop()
         self.history = self._read_history()
         made = [Transition(each.old, each.new, each.attempts) for each in self.history.changes]
         assert not not_allowed(each for each in made if not is_outcome_of_a_claim(each))
         verdict = check(self.after, self.until)
         assert not verdict.problems, str(verdict)
         judged = judge(self.history)
+        self.totals = judged.totals
         assert not judged.findings, str(judged)
         return verdict
+
+    def stop(self) -> None:
+        """Stop the nodes, let the workers finish, and stop them too. Nothing changes afterwards."""
+        for node in self.nodes:
+            if node.process.running:
+                assert node.leave() == 0, node.process.log[-5000:]
+        dispatched = Run.objects.filter(state__in=("queued", "running"))
+        wait_until_none(dispatched.count, TIMEOUT, what="the workers to finish")
+        # The end of a run may have dispatched a waiting run.
+        for worker in self.workers:
+            if worker.process.running:
+                worker.leave()
 
     def _read_history(self) -> History:
         before, at, after = time.monotonic(), now(), time.monotonic()
@@ -330,8 +338,7 @@ class Line:
     seconds: float
 
     @classmethod
-    def of(cls, scenario: str, history: History, seconds: float) -> "Line":
-        totals = judge(history).totals
+    def of(cls, scenario: str, totals: Totals, seconds: float) -> "Line":
         return cls(
             scenario,
             expected=totals.occurrences,

@@ -68,14 +68,14 @@ def cluster(
     cluster.close()
     for recovery in cluster.recoveries:
         request.node.user_properties.append((RECOVERY, asdict(recovery)))
-    if cluster.history is not None:
-        scenario: str = request.node.name
-        line = Line.of(scenario, cluster.history, time.monotonic() - began)
+    scenario: str = request.node.name
+    if cluster.totals is not None:
+        line = Line.of(scenario, cluster.totals, time.monotonic() - began)
         request.node.user_properties.append((PROPERTY, asdict(line)))
-        if HISTORIES:
-            about = cluster.history.about | {"scenario": scenario}
-            Path(HISTORIES).mkdir(parents=True, exist_ok=True)
-            replace(cluster.history, about=about).write(Path(HISTORIES, f"{scenario}.json"))
+    if cluster.history is not None and HISTORIES:
+        about = cluster.history.about | {"scenario": scenario}
+        Path(HISTORIES).mkdir(parents=True, exist_ok=True)
+        replace(cluster.history, about=about).write(Path(HISTORIES, f"{scenario}.json"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

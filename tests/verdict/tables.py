@@ -52,31 +52,41 @@ def read_history(
     keep_for: timedelta | None = timedelta(days=30),
     keep_runs: int | None = None,
     with_changes: bool = False,
+    jobs: tuple[int, int] | None = None,
 ) -> History:
     """Read all jobs with their runs. No process may write meanwhile.
 
     ``witnessed``: the targets whose code appends its starts to the witness log. ``is_steady``: each
     job had the same occurrences throughout the window, even if it was saved. ``keep_for`` and
     ``keep_runs``: the retention of jobs that don't have their own. ``with_changes``: triggers have
-    recorded the changes (``tests.verdict.changes``).
+    recorded the changes (``tests.verdict.changes``). ``jobs``: the smallest and the largest id
+    of the jobs to read, if not all. Links and limits must not connect them with other jobs.
     """
-    cursors = {row["job_id"]: row for row in _rows(cursor, "cursor")}
+    of_jobs = _between(jobs)
+    of_runs = f"run_id IN (SELECT id FROM django_dcron_run WHERE job_id {of_jobs})"  # noqa: S608
+    cursors = {row["job_id"]: row for row in _rows(cursor, "cursor", f"job_id {of_jobs}")}
     calendars = {row["name"]: row["dates"] for row in _rows(cursor, "calendar")}
-    jobs = []
-    for row in _rows(cursor, "job"):
+    read_jobs = []
+    for row in _rows(cursor, "job", f"id {of_jobs}"):
         position = cursors.get(row["id"], {})
         placed_at = _instant(position.get("placed_at"))
         since = after if is_steady or placed_at is None else placed_at
-        jobs.append(_job(row, position, since, witnessed, keep_for, keep_runs, calendars))
+        read_jobs.append(_job(row, position, since, witnessed, keep_for, keep_runs, calendars))
     return History(
         after=after,
         until=until,
-        jobs=jobs,
-        links=[Link(row["job_id"], row["after_id"], row["on"]) for row in _rows(cursor, "link")],
-        runs=[_run(row) for row in _rows(cursor, "run")],
-        attempts=[_attempt(row) for row in _rows(cursor, "attempt")],
+        jobs=read_jobs,
+        links=[
+            Link(row["job_id"], row["after_id"], row["on"])
+            for row in _rows(cursor, "link", f"job_id {of_jobs}")
+        ],
+        runs=[_run(row) for row in _rows(cursor, "run", f"job_id {of_jobs}")],
+        attempts=[_attempt(row) for row in _rows(cursor, "attempt", of_runs)],
         starts=list(starts),
-        counters=_counters(_rows(cursor, "statistics"), _rows(cursor, "pendingcount")),
+        counters=_counters(
+            _rows(cursor, "statistics", f"job_id {of_jobs}"),
+            _rows(cursor, "pendingcount", f"job_id {of_jobs}"),
+        ),
         changes=_changes(cursor) if with_changes else [],
         limits=_limits(cursor) if with_changes else [],
     )
@@ -99,8 +109,14 @@ def _limits(cursor: Cursor) -> list[Limit]:
     return [Limit(**{**row, "interval": _duration(row["interval"])}) for row in rows]
 
 
-def _rows(cursor: Cursor, table: str) -> list[Row]:
-    return _read(cursor, f"SELECT * FROM django_dcron_{table}")  # noqa: S608 (a literal of ours)
+def _between(jobs: tuple[int, int] | None) -> str:
+    """Return the SQL condition for the id of a job. Every job has an id."""
+    return "IS NOT NULL" if jobs is None else f"BETWEEN {jobs[0]:d} AND {jobs[1]:d}"
+
+
+def _rows(cursor: Cursor, table: str, condition: str = "1 = 1") -> list[Row]:
+    # Without values from outside: literals and numbers of ours.
+    return _read(cursor, f"SELECT * FROM django_dcron_{table} WHERE {condition}")  # noqa: S608
 
 
 def _read(cursor: Cursor, statement: str) -> list[Row]:

@@ -90,6 +90,16 @@ def test_history_has_the_values_of_the_rows(job: Job) -> None:
     assert History.from_json(history.to_json()).runs == history.runs
 
 
+def test_history_of_some_jobs_has_no_rows_of_the_others(job: Job) -> None:
+    ended_run(make_job(target=TARGET), UNTIL)
+    with connection.cursor() as cursor:
+        history = read_history(cursor, T, UNTIL, jobs=(job.pk, job.pk))
+    assert [each.id for each in history.jobs] == [each.job for each in history.counters] == [job.pk]
+    assert {run.job for run in history.runs} == {job.pk}
+    assert len(history.runs) == 3
+    assert {attempt.run for attempt in history.attempts} == {run.id for run in history.runs}
+
+
 def test_correct_rows_have_no_findings(job: Job) -> None:
     judged = verdict()
     assert judged.findings == ()

@@ -1,7 +1,8 @@
 """Threads whose coroutines share one event loop.
 
 The event loop has a thread of its own. A call runs in one of the other threads, which waits while
-``async_to_sync`` runs a coroutine of the call on the event loop.
+``async_to_sync`` runs a coroutine of the call on the event loop. One more thread reports code that
+blocks the event loop.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
 from asgiref.sync import sync_to_async
 
+from django_dcron.dispatch.event_loop_monitor import CHECK_EVERY, EventLoopMonitor
 from django_dcron.utils.threads import DcronThread, mark_dcron_thread
 
 logger = logging.getLogger("django_dcron.runs")
@@ -37,7 +40,7 @@ class CoroutineThreads:
         self._calls: set[asyncio.Task[Any]] = set()
         """The calls that wait or run. The event loop itself keeps only weak references."""
         self._accepts_calls = True
-        self._stopping = False
+        self._stopping = threading.Event()
 
     def submit(self, call: Callable[..., Any], *args: Any) -> None:
         """Run ``call``, which must not raise, with an empty context.
@@ -59,7 +62,7 @@ class CoroutineThreads:
         elif self._loop is not None and self._thread is not None:
             asyncio.run_coroutine_threadsafe(self._wait_for_calls(), self._loop).result()
             self._pool.shutdown()
-            self._stopping = True
+            self._stopping.set()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop = self._thread = None
@@ -70,8 +73,17 @@ class CoroutineThreads:
             target=self._run_loop, args=[loop], name="dcron-event-loop", daemon=True
         )
         thread.start()
+        monitor = EventLoopMonitor(loop, thread)
+        DcronThread(
+            target=self._watch, args=[monitor], name="dcron-event-loop-monitor", daemon=True
+        ).start()
         self._loop, self._thread = loop, thread
         return loop
+
+    def _watch(self, monitor: EventLoopMonitor) -> None:
+        with suppress(RuntimeError):  # ``close`` has just closed the event loop
+            while not self._stopping.wait(CHECK_EVERY):
+                monitor.check()
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run the event loop until ``close``, even if a job stops it.
@@ -79,7 +91,7 @@ class CoroutineThreads:
         A task that a job has created stops it by raising ``SystemExit`` or ``KeyboardInterrupt``.
         """
         asyncio.set_event_loop(loop)
-        while not self._stopping:
+        while not self._stopping.is_set():
             try:
                 loop.run_forever()
             except BaseException as error:

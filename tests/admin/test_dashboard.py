@@ -25,7 +25,7 @@ from tests.admin.conftest import (
     make_job,
     section_url,
 )
-from tests.factories import make_run
+from tests.factories import make_idle_job, make_run
 
 EVIL = "<script>alert(1)</script>"
 ALL_PERMISSIONS = ("view_dashboard", "view_job", "view_run", "view_attempt", "view_node")
@@ -229,6 +229,17 @@ def test_health_reports_quarantined_jobs(admin_client: Client, job: Job) -> None
 
     assert line.kind == "error"
     assert job.name in line.summary
+    listed = admin_client.get(line.rows.url)
+    assert [row.pk for row in listed.context["cl"].result_list] == [job.pk]
+
+
+def test_health_links_to_jobs_with_unknown_targets(admin_client: Client, job: Job) -> None:
+    make_node()
+    make_idle_job()
+    Job.objects.filter(pk=job.pk).update(target="old.task")
+    (line,) = lines(admin_client.get(section_url("health")))
+
+    assert (line.kind, "old.task" in line.summary) == ("warning", True)
     listed = admin_client.get(line.rows.url)
     assert [row.pk for row in listed.context["cl"].result_list] == [job.pk]
 

@@ -109,6 +109,7 @@ def jobs(db: None) -> None:
     make_run(running, state="running", started_at=NOON)
     make_run(running, NOON + timedelta(hours=1), state="running", started_at=NOON)
     Job.objects.filter(name="broken").update(target="command:check")
+    Job.objects.filter(name="paused").update(target="shadow:old.task")
     Cursor.objects.filter(name="broken").update(problem="bad")
 
 
@@ -125,6 +126,8 @@ def jobs(db: None) -> None:
         ("kind=shell", set()),
         ("kind=code", {"fine", "paused", "finished", "running"}),
         ("kind=code&state=running", {"running"}),
+        ("kind=unknown", {"paused", "broken"}),
+        ("kind=unknown&enabled__exact=1", {"broken"}),
     ],
 )
 def test_jobs_are_filtered_by_state_and_kind(

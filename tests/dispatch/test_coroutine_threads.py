@@ -11,6 +11,7 @@ from asgiref.sync import async_to_sync
 from django.db import connections
 
 from django_dcron import targets
+from django_dcron.dispatch import coroutine_threads
 from django_dcron.dispatch.coroutine_threads import CoroutineThreads
 from django_dcron.dispatch.thread import ThreadDispatcher
 from django_dcron.execution.executor import execute
@@ -122,6 +123,23 @@ def test_event_loop_survives_a_task_that_exits_the_process(
     (record,) = caplog.records
     assert vars(record)["event"] == "event_loop_restarted"
     assert "SystemExit(3)" in record.message
+
+
+def test_code_that_blocks_the_event_loop_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+
+    async def block_the_loop() -> None:
+        may_end.wait(TIMEOUT)
+
+    monkeypatch.setattr(coroutine_threads, "CHECK_EVERY", 0.001)
+    threads = CoroutineThreads(1)
+    threads.submit(async_to_sync(block_the_loop))
+    wait_until(lambda: "block_the_loop" in caplog.text, what="the warning")
+    may_end.set()
+    threads.close()
+    assert "event_loop_blocked" in {vars(record)["event"] for record in caplog.records}
 
 
 def test_call_that_gets_no_thread_is_logged(

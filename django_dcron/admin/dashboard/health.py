@@ -46,7 +46,7 @@ _LISTINGS: dict[Problem, FilteredList] = {
     Problem.EVERY_RUN_FAILS: _FAILED,
     Problem.JOBS_FAILING: _FAILED,
     Problem.QUARANTINED: FilteredList(Job, {"state": "quarantined"}),
-    Problem.UNKNOWN_TARGET: FilteredList(Job, {"enabled__exact": "1"}),
+    Problem.UNKNOWN_TARGET: FilteredList(Job, {"enabled__exact": "1", "kind": "unknown"}),
     Problem.JOB_AUTO_PAUSED: FilteredList(Job, {"enabled__exact": "0"}),
     Problem.CURSOR_OVERDUE: FilteredList(Job, {}),
 }

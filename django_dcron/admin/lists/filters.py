@@ -3,7 +3,8 @@
 Invariants:
 
 - The number of choices is bounded, regardless of the number of jobs, runs and workers.
-- An index bounds each query, except one for a selected queue, which reads the targets of all jobs.
+- An index bounds each query, except those for a selected queue and for unknown targets, which read
+  the targets of all jobs.
 - A filter of runs by namespace or tag looks up the jobs first. An index finds the runs by the jobs'
   ids. With a join, a database may start from the jobs and sort all their runs.
 """
@@ -34,7 +35,7 @@ from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.job_states import IS_ENABLED, IS_FINISHED, IS_PAUSED, IS_QUARANTINED
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import FINAL
-from django_dcron.targets import commands, shell
+from django_dcron.targets import commands, is_known, shell
 
 CHOICES_LISTED = 50
 MAX_JOB_IDS = 500
@@ -46,6 +47,8 @@ PROCESS_ID = re.compile(r"(?<=.)/\d+\Z")
 
 NO_OUTCOME = "none"
 """The value of the filter by last outcome for jobs without an outcome."""
+UNKNOWN = "unknown"
+"""The value of the filter by target for jobs whose target this process doesn't know."""
 
 Choices = list[tuple[Any, Any]]
 M = TypeVar("M", bound=Model)
@@ -190,9 +193,13 @@ class TargetKindFilter(admin.SimpleListFilter):
             ("code", _("Task or function")),
             ("command", _("Management command")),
             ("shell", _("Shell command")),
+            (UNKNOWN, _("Unknown to this site")),
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        if self.value() == UNKNOWN:
+            targets = queryset.order_by().values_list("target", flat=True).distinct()
+            return queryset.filter(target__in=[each for each in targets if not is_known(each)])
         is_command = Q(target__startswith=commands.PREFIX)
         is_shell = Q(target__startswith=shell.PREFIX)
         conditions = {"code": ~is_command & ~is_shell, "command": is_command, "shell": is_shell}

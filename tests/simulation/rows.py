@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import UUID
 
 from tests.simulation.servers import server
 
-WITH_PRUNED = {
-    "SELECT * FROM django_dcron_run": (
-        "SELECT * FROM django_dcron_run UNION ALL SELECT * FROM pruned_run"
-    ),
-    "SELECT * FROM django_dcron_attempt": (
-        "SELECT * FROM django_dcron_attempt UNION ALL SELECT * FROM pruned_attempt"
-    ),
-}
+FROM_TABLE = re.compile(r"\bFROM django_dcron_(run|attempt)\b")
+WITH_PRUNED = r"FROM (SELECT * FROM django_dcron_\1 UNION ALL SELECT * FROM pruned_\1) AS all_\1s"
 
 
-ACCOUNTED = f"""
-SELECT 1 FROM ({WITH_PRUNED["SELECT * FROM django_dcron_run"]}) AS either
+def with_pruned(statement: str) -> str:
+    """Return the statement that also reads the runs and attempts that retention has deleted."""
+    return FROM_TABLE.sub(WITH_PRUNED, statement)
+
+
+ACCOUNTED = with_pruned("""
+SELECT 1 FROM django_dcron_run
 WHERE job_id = %s AND (scheduled_at = %s OR (missed_from <= %s AND scheduled_at > %s))
-"""  # noqa: S608 (no values from outside)
+""")
 
 
 def is_accounted_for(job: int, scheduled_at: str) -> bool:
@@ -40,13 +40,13 @@ def claimed_ahead(job: int, now: str) -> list[str]:
     return [str(key) for (key,) in server.query(CLAIMED_AHEAD, (job, now))]
 
 
-FOLLOWERS = f"""
+FOLLOWERS = with_pruned("""
 SELECT l.job_id FROM django_dcron_link l
 JOIN django_dcron_job j ON j.id = l.job_id JOIN django_dcron_cursor c ON c.job_id = l.job_id
 WHERE l.after_id = %s AND l."on" IN (%s, 'ended') AND j.enabled AND c.resumes_at IS NULL
-AND NOT EXISTS (SELECT 1 FROM ({WITH_PRUNED["SELECT * FROM django_dcron_run"]}) f
-    WHERE f.job_id = l.job_id AND f.idempotency_key = 'after run ' || %s)
-"""  # noqa: S608 (no values from outside)
+AND NOT EXISTS (SELECT 1 FROM django_dcron_run
+    WHERE job_id = l.job_id AND idempotency_key = 'after run ' || %s)
+""")
 
 
 def missing_followers(run: str, job: int, state: str) -> list[int]:
@@ -80,7 +80,7 @@ class AllRows:
         return self._cursor.description
 
     def execute(self, statement: str, /) -> Any:
-        return self._cursor.execute(WITH_PRUNED.get(statement, statement))
+        return self._cursor.execute(with_pruned(statement))
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = self._cursor.fetchall()

@@ -51,7 +51,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 a node has run for more than ``LONGEST_PAUSE``.
 """
 STOP_TIMEOUT = 30.0
-"""Seconds to wait for the node when the process exits."""
+"""Seconds to wait for the node when the process exits. The interpreter then waits for the threads
+that still execute runs, as long as the server and its supervisor let it.
+"""
 QUIET_STOP = 2.0
 """Seconds of this wait after which a warning says why the process doesn't exit yet."""
 RUNSERVER = ".management.commands.runserver"
@@ -128,10 +130,14 @@ class Autostart:
         self._thread.join(QUIET_STOP)
         if self._thread.is_alive():
             # A warning, because projects without LOGGING see no other records.
-            extra = {"event": "autostart_stopping", "timeout": STOP_TIMEOUT}
-            waits_for = "running jobs" if settings.DISPATCHER == "thread" else "the node"
-            text = "server waits for %s to end: timeout=%gs"
-            logger.warning(text, waits_for, STOP_TIMEOUT, extra=extra)
+            if settings.DISPATCHER == "thread":
+                text = (
+                    "server waits for running jobs to end: it is killed earlier if this takes "
+                    "longer than its own limit, such as graceful_timeout of gunicorn"
+                )
+            else:
+                text = "server waits for its node to end"
+            logger.warning(text, extra={"event": "autostart_stopping"})
             self._thread.join(STOP_TIMEOUT - QUIET_STOP)
 
     def before_fork(self) -> None:

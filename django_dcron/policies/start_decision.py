@@ -18,6 +18,8 @@ Invariants:
   for its turn again.
 - A backfilled run that has the slot isn't cancelled. Under ``skip``, one run waits for it instead
   of being skipped.
+- No run is skipped because of a run whose worker is probably gone. It is decided again once that
+  run has been declared lost, or has a new heartbeat.
 - Under ``cancel_running``, the newest run wins, as deliveries may overtake one another.
 """
 
@@ -48,6 +50,8 @@ class OtherRun:
     """Whether a worker executes it. If not, it waits for its next attempt or for delivery."""
     scheduled_at: datetime
     is_backfilled: bool
+    is_silent: bool = False
+    """Whether its last heartbeat is so old that it will be declared lost if it is running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +133,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Return the run to the nodes. They deliver it again after the freeze."""
+    """Return the run to the nodes. They deliver it again, but not before the end of a freeze."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +231,8 @@ def _decide_overlap(facts: StartFacts, holder: OtherRun) -> StartAction:
     if facts.overlap is OverlapPolicy.QUEUE_ALL:
         return Wait(next_in_line=False)
     if facts.overlap is OverlapPolicy.SKIP and not holder.is_backfilled:
+        if holder.is_running and holder.is_silent:
+            return Hold()
         return End(State.SKIPPED, Reason.HOLDER_UNFINISHED)
     if facts.overlap is OverlapPolicy.CANCEL_RUNNING and holder.scheduled_at > facts.scheduled_at:
         return End(State.SKIPPED, Reason.HOLDER_UNFINISHED)

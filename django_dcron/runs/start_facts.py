@@ -23,6 +23,7 @@ from uuid import UUID
 from django.db import OperationalError, ProgrammingError
 from django.db.models import Exists, OuterRef, Subquery
 
+from django_dcron.conf import settings
 from django_dcron.db import clock
 from django_dcron.db.contention import is_contention
 from django_dcron.db.now import UtcNow
@@ -193,14 +194,14 @@ class Delivery:
                 self.facts = replace(self.facts, too_late=bool(self.missed_because))
             case LoadFact.HOLDER:
                 holder = _lock_holder(self.run)
-                self.facts = replace(self.facts, holder=_as_fact(holder))
+                self.facts = replace(self.facts, holder=_as_fact(holder, self._earliest))
                 if holder is not None:
                     self.holder = holder
                     reach_sync_point("start.held")
                     self._lock_run()
             case LoadFact.NEXT_IN_LINE:
                 other = transitions.runs().lock_holder(Slot.NEXT_IN_LINE, self.run.job_id)
-                self.facts = replace(self.facts, next_in_line=_as_fact(other))
+                self.facts = replace(self.facts, next_in_line=_as_fact(other, self._earliest))
                 if other is not None:
                     self.next_in_line = other
 
@@ -242,11 +243,15 @@ def _lock_holder(run: Run) -> Run | None:
     return transitions.runs().exclude(pk=run.pk).lock_holder(Slot.RUNNING, run.job_id)
 
 
-def _as_fact(run: Run | None) -> OtherRun | None:
+def _as_fact(run: Run | None, now: datetime) -> OtherRun | None:
     if run is None:
         return None
-    is_running = run.state == State.RUNNING
-    return OtherRun(is_running, run.scheduled_at, run.trigger == Trigger.BACKFILL)
+    return OtherRun(
+        is_running=run.state == State.RUNNING,
+        scheduled_at=run.scheduled_at,
+        is_backfilled=run.trigger == Trigger.BACKFILL,
+        is_silent=run.heartbeat_at is not None and run.heartbeat_at < now - settings.RUN_LEASE,
+    )
 
 
 def _unfinished_reason(other: Run) -> str:

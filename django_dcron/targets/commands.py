@@ -195,7 +195,7 @@ class _Guard:
         raise InvalidArguments(
             _(
                 "DCRON_COMMANDS allows no arguments for %(command)s. To allow "
-                "%(argument)s, change the setting to a dict with %(entry)s."
+                "%(argument)s, write the setting as a dict with the item %(entry)s."
             ),
             field,
             entry=f'"{self.command}": ["{argument}"]',

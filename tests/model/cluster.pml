@@ -72,6 +72,7 @@ byte from, to, more;          /* for c_code; 0 between the steps */
 #define of_job(r) (r != FOLLOWER)
 #define startable(r) (state[r] == PENDING || state[r] == QUEUED)
 #define some_waiting(a, b) (state[a] == WAITING || state[b] == WAITING)
+#define worker_is_gone(r) (state[r] == RUNNING && executing[r] != attempt[r])
 
 inline move(r, target, next) {
     assert(!final(r));
@@ -149,6 +150,8 @@ inline decide_start(r) {
         if
         :: r == BACKFILLED || policy == QUEUE_ALL -> move(r, WAITING, 0)
         :: r != BACKFILLED && policy == SKIP && slot != BACKFILLED -> finish(r, SKIPPED)
+        :: r != BACKFILLED && policy == SKIP && slot != BACKFILLED && worker_is_gone(slot) && fault_left ->
+            faults++; move(r, PENDING, 0)      /* a fault, so that it doesn't repeat for ever without a rescue */
         :: r != BACKFILLED && policy == CANCEL_RUNNING && slot != BACKFILLED && slot > r -> finish(r, SKIPPED)
         :: r != BACKFILLED && (policy == QUEUE_ONE || (policy == SKIP && slot == BACKFILLED)) ->
             if

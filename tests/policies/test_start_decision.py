@@ -177,6 +177,16 @@ def test_live_run_follows_its_overlap_policy_if_the_slot_is_taken(policy: Overla
             assert decide_start(situation) == expected, situation
 
 
+def test_no_run_is_skipped_because_of_a_holder_whose_worker_may_be_gone() -> None:
+    """It is decided again. The other policies make it wait, which is right in either case."""
+    for situation, expected in CELLS:
+        assert isinstance(situation.holder, OtherRun)
+        silent = replace(situation, holder=replace(situation.holder, is_silent=True))
+        is_skip = situation.overlap is OverlapPolicy.SKIP and not situation.holder.is_backfilled
+        held = is_skip and situation.holder.is_running
+        assert decide_start(silent) == (Hold() if held else expected), situation
+
+
 def test_backfilled_run_waits_in_the_backfill_if_the_slot_is_taken() -> None:
     for situation, _ in CELLS:
         assert decide_start(replace(situation, is_backfilled=True)) == WaitInBackfill()

@@ -15,6 +15,7 @@ from psycopg import _queries
 from pytest_django import Settings
 
 from django_dcron import control
+from django_dcron.conf import settings as dcron_settings
 from django_dcron.db.clock import DOUBT_FOR, ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import database_name
@@ -29,6 +30,7 @@ from django_dcron.runs import endings, start_facts, transitions
 from django_dcron.runs import start as module
 from django_dcron.runs.ordinary_start import ReadOrStarted
 from django_dcron.runs.start import start_attempt
+from django_dcron.scheduler.rescue import rescue
 from tests.execution.conftest import attempt_of, deliver, reread, state_of
 from tests.factories import make_idle_job, make_job, make_run
 from tests.waiting import TIMEOUT
@@ -428,6 +430,30 @@ def test_skip_skips_the_newcomer_and_names_the_holder() -> None:
     assert str(holder.pk) in after.reason
     assert "running" in after.reason
     assert after.job.statistics.skipped == 1
+
+
+def test_run_is_not_skipped_because_of_a_holder_whose_worker_is_gone() -> None:
+    """It returns to the nodes, and starts once the holder has been declared lost."""
+    holder, [newcomer] = holder_and_newcomers("skip")
+    long_ago = F("heartbeat_at") - 2 * dcron_settings.RUN_LEASE
+    Run.objects.filter(pk=holder.pk).update(heartbeat_at=long_ago)
+    for _ in range(2):
+        assert deliver(newcomer) is None
+        held = reread(newcomer)
+        assert (held.state, held.node, held.deliveries) == (State.PENDING, "", 0)
+    assert rescue(range(dcron_settings.SHARDS), newcomer.due_at, dcron_settings.RUN_LEASE) == 1
+    assert reread(holder).state == State.FAILED
+    assert deliver(reread(newcomer))
+
+
+def test_run_is_skipped_if_the_holder_turns_out_to_be_alive() -> None:
+    holder, [newcomer] = holder_and_newcomers("skip")
+    long_ago = F("heartbeat_at") - 2 * dcron_settings.RUN_LEASE
+    Run.objects.filter(pk=holder.pk).update(heartbeat_at=long_ago)
+    assert deliver(newcomer) is None
+    assert transitions.renew_heartbeat(holder.pk, holder.attempt)
+    assert deliver(reread(newcomer)) is None
+    assert reread(newcomer).state == State.SKIPPED
 
 
 def test_holder_in_an_unknown_state_counts_as_unfinished() -> None:

@@ -55,7 +55,7 @@ def late_message(run: Run, within: timedelta) -> AlertContent:
         f"The run at {format_site_time(run.scheduled_at)} hasn't finished within "
         f"{write_duration(within)}. Its state is {run.state}."
     )
-    text = _join_lines(text, run.reason, _link("run", run.pk))
+    text = _join_lines(text, run.reason, _link("Run", "run_change", run.pk))
     return AlertContent(f"{run.job} is late", text)
 
 
@@ -88,7 +88,7 @@ def _node_loss_text(node: Node) -> str:
         f"The last heartbeat of node {node.id} (host {node.host}, process {node.pid}) "
         f"was at {format_site_time(node.heartbeat_at)}.",
         remaining,
-        _url("admin:django_dcron_node_changelist"),
+        _link("Nodes", "node_changelist"),
     )
 
 
@@ -102,7 +102,7 @@ def degraded_message(name: str, since: datetime) -> AlertContent:
 
 def unhealthy_message(issue: Issue) -> AlertContent:
     """Return the problem as the subject, and the remedy as the text."""
-    text = _join_lines(str(issue.remedy), _url("admin:django_dcron_dashboard_changelist"))
+    text = _join_lines(str(issue.remedy), _link("Dashboard", "dashboard_changelist"))
     return AlertContent(str(issue.summary), text)
 
 
@@ -111,13 +111,13 @@ def cluster_recovery_message(last: Alert, since: datetime) -> AlertContent:
     text = _join_lines(
         f"There have been no errors since {format_site_time(since)}. The last alert was at "
         f"{format_site_time(last.created_at)}: {last.subject}",
-        _url("admin:django_dcron_dashboard_changelist"),
+        _link("Dashboard", "dashboard_changelist"),
     )
     return AlertContent("the cluster has recovered", text)
 
 
 def _job_text(job: Job, state: State | None, text: str = "") -> str:
-    return _join_lines(text, *_latest_run_lines(job, state), _link("job", job.pk))
+    return _join_lines(text, *_latest_run_lines(job, state), _link("Job", "job_change", job.pk))
 
 
 def _failure_text(job: Job, found: ReportedFailures) -> str:
@@ -125,8 +125,8 @@ def _failure_text(job: Job, found: ReportedFailures) -> str:
         return _job_text(job, State.FAILED)
     lines = [*_lines_about(found.run, State.FAILED)]
     if found.incident is not None:
-        lines.append(_link("incident", found.incident.pk))
-    return _join_lines(*lines, _link("job", job.pk))
+        lines.append(_link("Incident", "incident_change", found.incident.pk))
+    return _join_lines(*lines, _link("Job", "job_change", job.pk))
 
 
 def _latest_run_lines(job: Job, state: State | None) -> Iterator[str]:
@@ -143,25 +143,30 @@ def _lines_about(run: Run, state: State | None) -> Iterator[str]:
     )
     if state is State.FAILED:
         attempts = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk)
-        message = attempts.order_by("-number").values_list("message", flat=True).first()
+        last = attempts.order_by("-number").values_list("message", "traceback").first()
+        message, traceback = last or ("", "")
         if message and in_one_line(ValueError(message)) not in run.reason:
             yield message[:1000]
-    if link := _link("run", run.pk):
+        yield _raised_at(traceback)
+    if link := _link("Run", "run_change", run.pk):
         yield link
 
 
-def _link(model: str, key: object) -> str:
-    return _url(f"admin:django_dcron_{model}_change", key)
+def _raised_at(traceback: str) -> str:
+    """Return the last line of the traceback that names a place in the code, or an empty text."""
+    places = [line.strip() for line in traceback.splitlines() if line.startswith('  File "')]
+    return places[-1] if places else ""
 
 
-def _url(name: str, *args: object) -> str:
+def _link(label: str, page: str, *args: object) -> str:
+    """Return the line with the URL of a page of the admin, or an empty text."""
     if not settings.SITE_URL:
         return ""
     try:
-        path = reverse(name, args=args)
+        path = reverse(f"admin:django_dcron_{page}", args=args)
     except NoReverseMatch:  # the project has no admin
         return ""
-    return settings.SITE_URL.rstrip("/") + path
+    return f"{label}: {settings.SITE_URL.rstrip('/')}{path}"
 
 
 def _join_lines(*parts: str) -> str:

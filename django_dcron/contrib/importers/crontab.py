@@ -7,6 +7,8 @@ Invariants:
 - A line that only calls a management command of this project becomes a job with the target
   ``command:NAME`` and the line's arguments. ``DCRON_COMMANDS`` decides whether they are allowed.
   A line needs an entry in one of the two settings, never in both.
+- A line that also sets variables, redirects output or takes a lock becomes such a job only if the
+  user asks for it (``without_shell``).
 - Schedules are copied unchanged, because jobs use cron syntax.
 """
 
@@ -14,14 +16,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from django.core.management import get_commands
 
 from django_dcron.conf import settings
-from django_dcron.contrib.importers.crontab_lines import CrontabLine, ManagementCall, read_lines
-from django_dcron.contrib.importers.names import name_digest
+from django_dcron.contrib.importers.crontab_lines import CrontabLine, read_lines
+from django_dcron.contrib.importers.management_calls import ManagementCall
+from django_dcron.contrib.importers.names import clean_name, name_digest
 from django_dcron.contrib.importers.source_contents import (
     CRONTAB,
     EntryOmitted,
@@ -35,6 +39,8 @@ from django_dcron.schedules.rule_text import MACROS
 from django_dcron.schedules.schedule import has_hash, parse_schedule
 from django_dcron.targets import commands, shell
 
+LONGEST_ARGUMENTS = 40
+_SECRET = re.compile(r"pass|token|secret|key|credential|dsn", re.IGNORECASE)
 _STEP_AFTER_VALUE = re.compile(r"(?:^|,)[0-9]+/")
 AT_BOOT = (
     "@reboot runs when a machine starts, not at a set time; keep the line in the crontab, or use "
@@ -49,32 +55,81 @@ def read(
     system: bool = False,
     path: str = "-",
     zone_is_default: bool = True,
+    without_shell: bool = False,
 ) -> SourceContents:
     """Parse a crontab.
 
     ``timezone``: the zone of the crontab's machine, which applies to lines without a preceding
     ``CRON_TZ``. ``zone_is_default``: whether the user passed no time zone. ``path``: identifies the
-    crontab among others.
+    crontab among others. ``without_shell``: see ``crontab_lines.read_lines``.
     """
     contents = SourceContents(source=f"{CRONTAB}{path}")
-    lines = list(read_lines(text, timezone, system, contents))
-    shell_names = _shell_names(lines)
+    lines = list(read_lines(text, timezone, contents, system=system, without_shell=without_shell))
+    suffixes = _suffixes(lines)
+    shell_names = _shell_names(lines, suffixes)
     lines_by_command = Counter(tuple(line.argv) for line in lines)
     times: Counter[str] = Counter()
+    imported: list[CrontabLine] = []
     for line in lines:
-        shell_name = shell_names[tuple(line.argv)]
-        entry = _entry_of(line, shell_name, lines_by_command[tuple(line.argv)] > 1, times)
+        argv = tuple(line.argv)
+        shell_name = shell_names[argv]
+        suffix = "" if lines_by_command[argv] > 1 else suffixes[argv]
+        entry = _entry_of(line, shell_name, suffix, times)
         contents.entries.append(entry)
+        if entry.values:
+            imported.append(line)
         if entry.values and entry.values["target"].startswith(shell.PREFIX):
             contents.shell[shell_name] = line.argv
-    _suggest_commands(contents, lines, shell_names)
-    if any(line.timezone == timezone for line in lines):
+    _suggest_commands(contents, imported, shell_names)
+    _warn_about_values(contents, imported)
+    if not all(line.states_timezone for line in lines):
         other = " To use another one, pass --timezone." if zone_is_default else ""
         contents.notes.append(f"Times without CRON_TZ are in the time zone {timezone}.{other}")
     return contents
 
 
-def _shell_names(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
+def _suffixes(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
+    """Return what distinguishes each command from others of the same program in their names.
+
+    These are its arguments, if they are short and no other command of the program has the same.
+    """
+    programs = {tuple(line.argv): line.program for line in lines}
+    texts = {tuple(line.argv): _arguments_as_name(line) for line in lines}
+    times = Counter((programs[argv], text) for argv, text in texts.items())
+    return {
+        argv: text if text and times[programs[argv], text] == 1 else name_digest(str(list(argv)))
+        for argv, text in texts.items()
+    }
+
+
+def _arguments_as_name(line: CrontabLine) -> str:
+    """Return the arguments as a part of a name, or "" if they are long or may be secret."""
+    if line.call is None or any(_SECRET.search(word) for word in line.call.arguments):
+        return ""
+    text = clean_name(" ".join(line.call.arguments).replace("--", "")).replace(" ", "-")
+    return text if line.call.arguments and len(text) <= LONGEST_ARGUMENTS else ""
+
+
+def _warn_about_values(contents: SourceContents, lines: list[CrontabLine]) -> None:
+    """Warn about secrets that the printed settings would contain."""
+    printed = {tuple(argv) for argv in contents.shell.values()}
+    secret = {
+        name
+        for line in lines
+        if tuple(line.argv) in printed
+        for name, _value in line.environment
+        if _SECRET.search(name)
+    }
+    for name in sorted(secret):
+        contents.notes.append(
+            f"DCRON_SHELL below contains the value of {name}. If it is secret, replace it: "
+            f"f\"{name}={{os.environ['{name}']}}\"."
+        )
+
+
+def _shell_names(
+    lines: list[CrontabLine], suffixes: dict[tuple[str, ...], str]
+) -> dict[tuple[str, ...], str]:
     """Return the ``DCRON_SHELL`` name of each command.
 
     A command that is already in the setting keeps its name, even if lines are added or removed.
@@ -86,7 +141,7 @@ def _shell_names(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
     times = Counter(programs.values())
     return {
         argv: defined.get(argv)
-        or (program if times[program] == 1 else f"{program}-{name_digest(str(list(argv)))}")
+        or (program if times[program] == 1 else f"{program}-{suffixes[argv]}")
         for argv, program in programs.items()
     }
 
@@ -94,12 +149,15 @@ def _shell_names(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
 def _suggest_commands(
     contents: SourceContents, lines: list[CrontabLine], shell_names: dict[tuple[str, ...], str]
 ) -> None:
-    """Add the entries of ``DCRON_COMMANDS`` that lines need, and notes about ``command:NAME``."""
+    """Add the entries of ``DCRON_COMMANDS`` that lines need, and notes about ``command:NAME``.
+
+    ``lines``: those that are imported.
+    """
     missing, in_shell, other = [], [], []
     for line in sorted(lines, key=lambda line: line.program):
-        if not line.names_management_command or line.schedule.lower() == "@reboot":
+        if not line.called_command:
             continue
-        call, shell_name = line.management_call, shell_names[tuple(line.argv)]
+        call, shell_name = line.call, shell_names[tuple(line.argv)]
         if call is not None and _runs_as_command(line, shell_name):
             if call.command not in settings.COMMANDS:
                 missing.append(line)
@@ -124,7 +182,9 @@ def _suggest_commands(
         contents.notes.append(
             "A job can run a management command without a shell: with the command in "
             f"DCRON_COMMANDS, set the job's target to command:{other[0].program}. The import does "
-            "this for lines without quotes, variables other than PATH, and redirections to files."
+            "this for lines without quotes, variables other than PATH, and redirections to files. "
+            "With --without-shell, it also does this for other lines, and lists what their jobs "
+            "leave out."
         )
 
 
@@ -147,7 +207,7 @@ def _runs_as_command(line: CrontabLine, shell_name: str) -> bool:
 
     A command that is already in ``DCRON_SHELL`` keeps its shell target.
     """
-    call = line.management_call
+    call = line.call
     return (
         call is not None
         and shell_name not in settings.SHELL
@@ -155,27 +215,23 @@ def _runs_as_command(line: CrontabLine, shell_name: str) -> bool:
     )
 
 
-def _entry_of(
-    line: CrontabLine, shell_name: str, is_repeated: bool, times: Counter[str]
-) -> SourceEntry:
+def _entry_of(line: CrontabLine, shell_name: str, suffix: str, times: Counter[str]) -> SourceEntry:
     """Translate a line.
 
-    ``is_repeated``: whether other lines have the same command. ``times``: how often each key and
-    suffix was found before.
+    ``suffix``: that of the command's name in ``DCRON_SHELL``. Empty: other lines have the same
+    command. ``times``: how often each key and suffix was found before.
 
-    The key doesn't contain the schedule, so a job follows its line when the schedule changes. The
-    suffix is that of the command in ``DCRON_SHELL``, unless the command is repeated. Key and suffix
-    don't depend on lines with other commands.
+    The key doesn't contain the schedule, so a job follows its line when the schedule changes. It
+    doesn't depend on lines with other commands.
     """
-    digest = name_digest(str(line.argv))
-    command = f"{line.outer_program} {digest}"
+    command = f"{line.outer_program} {name_digest(str(line.argv))}"
     when = f"{command} {line.schedule} {line.timezone}"
     times.update((command, when))
     return translate_entry(
         f"line {line.number}",
         line.program,
         partial(_job, line, shell_name),
-        suffix=name_digest(_with_number(when, times[when])) if is_repeated else digest,
+        suffix=suffix or name_digest(_with_number(when, times[when])),
         key=_with_number(command, times[command]),
     )
 
@@ -191,16 +247,16 @@ def _job(line: CrontabLine, shell_name: str, warn: Warn) -> dict[str, Any]:
         raise EntryRefused(
             f"DCRON_SHELL already defines another command named {shell_name!r}; rename that entry"
         )
-    call = line.management_call
+    call = line.call
+    more: Mapping[str, Any] = {}
     if call is not None and _runs_as_command(line, shell_name):
-        key, args = f"{commands.PREFIX}{call.command}", call.arguments
-        dropped = [f"its {name}" for name, _value in line.environment]
-        dropped += ["its redirection to /dev/null"] if ">" in line.command else []
-        without = f" and {' and '.join(dropped)}" if dropped else ""
+        key, args, more = f"{commands.PREFIX}{call.command}", call.arguments, call.fields
+        without = f" and {' and '.join(call.left_out)}" if call.left_out else ""
         warn(f"the line becomes {key} of this project, without a shell{without}")
     else:
         key, args = f"{shell.PREFIX}{shell_name}", []
     return {
+        **more,
         "description": line.comment,
         "target": key,
         "args": args,

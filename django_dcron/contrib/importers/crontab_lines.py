@@ -9,6 +9,12 @@ from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
+from django_dcron.contrib.importers.management_calls import (
+    ManagementCall,
+    called_command,
+    plain_call,
+    reduced_call,
+)
 from django_dcron.contrib.importers.names import clean_name
 from django_dcron.contrib.importers.source_contents import SourceContents, SourceEntry
 from django_dcron.exceptions import InvalidSchedule
@@ -17,18 +23,6 @@ from django_dcron.utils.counts import number_of
 from django_dcron.utils.docs_links import ALERTS_PAGE, with_link
 
 DEFAULT_SHELL = "/bin/sh"
-_MANAGEMENT = re.compile(r"(?:^|[\s/])(?:manage\.py|django-admin)\s+([A-Za-z_][\w-]*)")
-_PLAIN_MANAGEMENT = re.compile(
-    r"(?:cd\s+[\w./-]+\s*&&\s*)?(?:[\w./-]*python[\d.]*\s+)?(?:[\w./-]*/)?manage\.py\s+"
-    r"(?P<name>[A-Za-z_][\w-]*)(?P<args>(?:\s+[\w./:=@,+-]+)*)"
-    r"(?:\s+[1&]?>>?\s*/dev/null(?:\s+2>\s*(?:&1|/dev/null))?)?\s*"
-)
-"""A line that a shell runs without expanding anything or setting variables. It may discard output,
-which the run of a job keeps.
-"""
-_NOT_NEEDED_BY_CALLS = frozenset({"PATH"})
-"""Variables that a job doesn't get: its worker has already found Python."""
-_NOT_FOR_CALLS = re.compile(r"--(?:settings|pythonpath)\b")
 _VARIABLE = re.compile(r"""(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=""")
 _SCRIPT_ENDING = re.compile(r"\.(?:bash|js|ksh|php|pl|py|rb|sh|zsh)$")
 _PROGRAM = re.compile(r"[\w.@:-]+")
@@ -57,17 +51,13 @@ OWN_VARIABLES = {
 """Variables that cron reads itself. All others are the command's environment."""
 
 
-class ManagementCall(NamedTuple):
-    command: str
-    """The name of the management command."""
-    arguments: list[str]
-
-
 @dataclass(frozen=True, slots=True)
 class CrontabLine:
     number: int
     schedule: str
     timezone: str
+    states_timezone: bool
+    """Whether a ``CRON_TZ`` precedes the line."""
     user: str
     program: str
     """The name of the program or of the management command."""
@@ -78,20 +68,10 @@ class CrontabLine:
     environment: tuple[tuple[str, str], ...]
     shell: str
     comment: str
-
-    @property
-    def management_call(self) -> ManagementCall | None:
-        """The call of a management command; None if the line does anything else."""
-        match = _PLAIN_MANAGEMENT.fullmatch(self.command)
-        needed = {name for name, _value in self.environment} - _NOT_NEEDED_BY_CALLS
-        if match is None or needed or _NOT_FOR_CALLS.search(match["args"]):
-            return None
-        return ManagementCall(match["name"], match["args"].split())
-
-    @property
-    def names_management_command(self) -> bool:
-        """Whether the line calls ``manage.py`` or ``django-admin``, possibly among other things."""
-        return _MANAGEMENT.search(self.command) is not None
+    call: ManagementCall | None
+    """The call of a management command that the job makes; None if it needs the shell."""
+    called_command: str
+    """The management command that the line calls, possibly among other things, or ""."""
 
     @property
     def argv(self) -> list[str]:
@@ -102,9 +82,18 @@ class CrontabLine:
 
 
 def read_lines(
-    text: str, timezone: str, system: bool, contents: SourceContents
+    text: str,
+    timezone: str,
+    contents: SourceContents,
+    *,
+    system: bool = False,
+    without_shell: bool = False,
 ) -> Iterator[CrontabLine]:
-    """Yield the entries. Add invalid lines and notes to ``contents``."""
+    """Yield the entries. Add invalid lines and notes to ``contents``.
+
+    ``without_shell``: a line that calls a management command does nothing but that.
+    """
+    read_call = reduced_call if without_shell else plain_call
     variables: dict[str, str] = {}
     comment: list[str] = []
     for number, raw in enumerate(text.splitlines(), 1):
@@ -126,19 +115,24 @@ def read_lines(
                 SourceEntry(f"line {number}", f"line {number}", refused=_why_invalid(line, system))
             )
             continue
+        environment = {
+            name: value for name, value in variables.items() if name not in OWN_VARIABLES
+        }
+        command = _with_stdin(parts.command)
         yield CrontabLine(
             number=number,
             schedule=parts.schedule,
             timezone=variables.get("CRON_TZ") or timezone,
+            states_timezone=bool(variables.get("CRON_TZ")),
             user=parts.user,
             program=_program_name(parts.command),
             outer_program=_outer_program_name(parts.command),
-            command=_with_stdin(parts.command),
-            environment=tuple(
-                (name, value) for name, value in variables.items() if name not in OWN_VARIABLES
-            ),
+            command=command,
+            environment=tuple(environment.items()),
             shell=variables.get("SHELL") or DEFAULT_SHELL,  # nosec B604
             comment=description,
+            call=read_call(command, environment),
+            called_command=called_command(command),
         )
 
 
@@ -240,8 +234,8 @@ def _command_of_shell(call: str) -> str | None:
 
 def _outer_program_name(command: str) -> str:
     """Return the name of the management command, or of the program without a script's ending."""
-    if management := _MANAGEMENT.search(command):
-        return clean_name(management[1])
+    if management := called_command(command):
+        return clean_name(management)
     words = command[_start_of_program(command) :].split(maxsplit=1) or [""]
     match = _PROGRAM.search(words[0].strip("'\"()").rsplit("/", 1)[-1])
     return clean_name(_SCRIPT_ENDING.sub("", match[0])) if match else "command"

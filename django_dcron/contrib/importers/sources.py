@@ -63,6 +63,7 @@ FILES_OF_OPTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """The kinds of files that each option can be used with, for an error message."""
 STANDARD_INPUT = "-"
+WITHOUT_SHELL_PROBLEM = "--without-shell can only be used with a crontab."
 
 
 class FileFormat(StrEnum):
@@ -111,13 +112,17 @@ def read_file(
     namespace: str,
     *,
     zone_is_default: bool,
+    without_shell: bool = False,
 ) -> SourceContents:
     """Read a file. Raises ``SourceProblem``.
 
     ``timezone``: the time zone of a crontab. ``zone_is_default``: nobody has chosen it.
+    ``without_shell``: see ``crontab.read``.
     """
     text, form = _text(path), form or file_format_of(path)
     if form in (FileFormat.JSON, FileFormat.YAML):
+        if without_shell:
+            raise SourceProblem(WITHOUT_SHELL_PROBLEM)
         return export.read(text, DocumentSyntax(form.value), namespace)
     location = path if path == STANDARD_INPUT else str(Path(path).absolute())
     return crontab.read(
@@ -126,6 +131,7 @@ def read_file(
         system=form is FileFormat.SYSTEM_CRONTAB,
         path=location,
         zone_is_default=zone_is_default,
+        without_shell=without_shell,
     )
 
 

@@ -31,7 +31,13 @@ from django_dcron.contrib.importers.entry_plans import (
     EntryPlan,
 )
 from django_dcron.contrib.importers.source_contents import SourceContents, SourceProblem
-from django_dcron.contrib.importers.sources import FILES_OF_OPTIONS, OPTIONS, SCHEDULERS, FileFormat
+from django_dcron.contrib.importers.sources import (
+    FILES_OF_OPTIONS,
+    OPTIONS,
+    SCHEDULERS,
+    WITHOUT_SHELL_PROBLEM,
+    FileFormat,
+)
 from django_dcron.contrib.importers.writing import (
     apply_entry_plans,
     refuse_without_calendar,
@@ -94,6 +100,12 @@ def add_arguments(parser: CommandParser) -> None:
         help="namespace of the jobs (default: the namespace in an export, otherwise 'default')",
     )
     add_source_options(parser)
+    parser.add_argument(
+        "--without-shell",
+        action="store_true",
+        help="a crontab's lines that call management commands of this project become command:NAME, "
+        "without their variables, redirections and locks; each line shows what its job leaves out",
+    )
     parser.add_argument(
         "--disabled",
         action="store_true",
@@ -346,6 +358,8 @@ def read_source(options: dict[str, Any]) -> SourceContents:
     source = options["source"]
     try:
         if source in SCHEDULERS:
+            if options.get("without_shell"):
+                raise SourceProblem(WITHOUT_SHELL_PROBLEM)
             source_options = {name: options[name] for name in FILES_OF_OPTIONS if options[name]}
             return sources.read_scheduler(source, database_now(alias_for(Job)), source_options)
         if options["app"]:
@@ -358,6 +372,7 @@ def read_source(options: dict[str, Any]) -> SourceContents:
             zone,
             options["namespace"] or "",
             zone_is_default=not options["timezone"],
+            without_shell=options.get("without_shell", False),
         )
     except InvalidSchedule as error:
         raise usage_error(str(error)) from error

@@ -1,5 +1,6 @@
 """Test the path from a job's runs to a message in a channel."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from django_dcron.contrib.alerts import job_alerts, messages
 from django_dcron.contrib.alerts.alerter import Alerter
 from django_dcron.contrib.alerts.outbox import Message
 from django_dcron.db.now import database_now
+from django_dcron.execution.executor import execute
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import open_circuits
 from django_dcron.models import Alert, AlertCheck, Attempt, Incident, Job, Run, Statistics
@@ -22,7 +24,7 @@ from django_dcron.runs import endings
 from django_dcron.runs.completion import Ending
 from django_dcron.runs.incidents import group_failed_attempts
 from tests.contrib.alerts.conftest import Service
-from tests.factories import make_idle_job, make_run
+from tests.factories import make_idle_job, make_job, make_run
 from tests.threads import in_threads
 
 pytestmark = pytest.mark.django_db
@@ -71,8 +73,8 @@ def test_failure_is_reported_once_with_its_message_and_links(
     text = service.received[0]["message"]
     assert "no more beans" in text
     assert " JST: failed" in text
-    assert f"https://shop.example/admin/django_dcron/job/{job.pk}/change/" in text
-    assert f"https://shop.example/admin/django_dcron/run/{job.runs.get().pk}/change/" in text
+    assert f"Job: https://shop.example/admin/django_dcron/job/{job.pk}/change/" in text
+    assert f"Run: https://shop.example/admin/django_dcron/run/{job.runs.get().pk}/change/" in text
 
     finish_run(job)
     alerter.check_and_send()
@@ -233,7 +235,21 @@ def test_jobs_beyond_the_batch_size_are_all_reported(
 
 def test_link_includes_the_path_of_the_site_url(service: Service, settings: Settings) -> None:
     settings.DCRON_SITE_URL = "https://shop.example/back/"
-    assert messages._link("job", 7) == "https://shop.example/back/admin/django_dcron/job/7/change/"
+    link = messages._link("Job", "job_change", 7)
+    assert link == "Job: https://shop.example/back/admin/django_dcron/job/7/change/"
+
+
+def test_alert_about_an_exception_names_the_line_that_raised_it(
+    service: Service, settings: Settings
+) -> None:
+    settings.DCRON_ALERTS = FAILED
+    alerter = Alerter(Leader())
+    alerter.check_and_send()
+    run = make_run(make_job(target="tests.app.tasks.fail"))
+    assert execute(run.pk, run.attempt, worker="w")
+    alerter.check_and_send()
+    text = service.received[0]["message"]
+    assert re.search(r'^File ".*tests/app/tasks\.py", line \d+, in fail$', text, re.MULTILINE)
 
 
 def test_rules_of_a_job_replace_the_general_rules(service: Service, settings: Settings) -> None:

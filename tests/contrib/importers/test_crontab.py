@@ -433,6 +433,116 @@ def test_plain_call_of_an_allowed_management_command_needs_no_shell(
     assert with_variable.values["target"].startswith("shell:")
 
 
+@pytest.mark.parametrize(
+    ("command", "args", "left_out"),
+    [
+        ("cd /srv && python manage.py check >> /tmp/log 2>&1", [], "its redirection to /tmp/log"),
+        ("cd /srv; A=1 B='2 3' python -u manage.py check", [], "its A and its B"),
+        ("flock -n /tmp/x.lock python manage.py check", [], "its lock /tmp/x.lock"),
+        ("nice -n 10 ionice -c3 uv run manage.py check", [], ""),
+        (". env/bin/activate && python manage.py check", [], ""),
+        (
+            "python manage.py check --settings=a.b --tag 'a b' --pythonpath /x",
+            ["--tag", "a b"],
+            "its settings module",
+        ),
+        ('/srv/bin/django-admin check --tag="a b" &>/dev/null', ["--tag=a b"], "its redirection"),
+    ],
+)
+def test_without_shell_a_line_becomes_the_call_and_says_what_it_leaves_out(
+    settings: Settings, command: str, args: list[str], left_out: str
+) -> None:
+    settings.DCRON_COMMANDS = {"check": ["--tag"]}
+    assert only(f"0 0 * * * {command}").values["target"].startswith("shell:")
+    entry = only(f"0 0 * * * {command}", without_shell=True)
+    assert (entry.values["target"], entry.values["args"]) == ("command:check", args)
+    (warning,) = entry.warnings
+    assert left_out in warning
+    assert bool(left_out) == (" and " in warning)
+    with_variable = only(f"DJANGO_SETTINGS_MODULE=a\n0 0 * * * {command}", without_shell=True)
+    assert "its DJANGO_SETTINGS_MODULE" in with_variable.warnings[0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python manage.py check $TAG",
+        "python manage.py check `tag`",
+        'python manage.py check "$(tag)"',
+        "python manage.py check *.txt",
+        "python manage.py check && reboot",
+        "python manage.py check | mail -s x y",
+        "python manage.py check > $(date).log",
+        "python manage.py check; reboot",
+        "python manage.py check%input",
+        "A=$(reboot) python manage.py check",
+        "flock -n /tmp/x -c 'python manage.py check'",
+        "other && python manage.py check",
+    ],
+)
+def test_line_that_a_shell_must_run_stays_in_the_shell(settings: Settings, command: str) -> None:
+    settings.DCRON_COMMANDS = ["check"]
+    entry = only(f"0 0 * * * {command}", without_shell=True)
+    assert entry.values["target"] == "shell:check"
+
+
+@pytest.mark.parametrize(
+    ("options", "policy"),
+    [("-n", "skip"), ("--nonblock", "skip"), ("-xn", "skip"), ("-w 10", "skip"), ("", "queue_all")],
+)
+def test_lock_of_a_line_becomes_the_overlap_policy(
+    settings: Settings, options: str, policy: str
+) -> None:
+    settings.DCRON_COMMANDS = ["check"]
+    command = f"/usr/bin/flock {options} /run/lock/check.lock python manage.py check"
+    entry = only(f"0 0 * * * {command}", without_shell=True)
+    assert entry.values["overlap_policy"] == policy
+
+
+def test_without_shell_needs_a_crontab(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.json"
+    file.write_text("[]")
+    for source in (str(file), "django-crontab"):
+        refused = call("import", source, "--without-shell")
+        assert refused.code == 2
+        assert "--without-shell can only be used with a crontab" in refused.err
+
+
+def test_names_of_one_command_differ_by_its_arguments(settings: Settings) -> None:
+    lines = "\n".join(
+        f"0 {hour} * * * python manage.py check {arguments}"
+        for hour, arguments in enumerate(
+            ("", "--tag=models", "--tag models --deploy", "app", "--api-key=abc", "x" * 50)
+        )
+    )
+    entries = with_distinct_names(read(lines).entries)
+    names = [entry.name for entry in entries]
+    assert names[1:4] == ["check-tag-models", "check-tag-models-deploy", "check-app"]
+    assert len(set(names)) == 6
+    assert "abc" not in "".join(names)
+
+
+def test_note_names_variables_of_the_printed_settings_that_may_be_secret() -> None:
+    text = "API_KEY=abc\nLANG=C\n0 0 * * * /srv/x.sh\n"
+    (note,) = [each for each in read(text).notes if "secret" in each]
+    assert "value of API_KEY" in note
+    assert "os.environ['API_KEY']" in note
+
+
+def test_default_time_zone_is_named_only_if_a_line_needs_it() -> None:
+    def is_named(text: str) -> bool:
+        return any("Times without CRON_TZ" in note for note in read(text).notes)
+
+    assert is_named("0 0 * * * x\n")
+    assert not is_named("CRON_TZ=UTC\n0 0 * * * x\n")
+    assert is_named("0 0 * * * y\nCRON_TZ=UTC\n0 0 * * * x\n")
+
+
+def test_no_setting_is_suggested_for_a_refused_line() -> None:
+    contents = read("0 0 99 * * python manage.py check\n@daily python manage.py clearsessions\n")
+    assert contents.commands == {"clearsessions": []}
+
+
 def test_management_command_in_dcron_shell_stays_there(settings: Settings) -> None:
     settings.DCRON_COMMANDS = ["check"]
     line = "0 0 * * * python manage.py check"

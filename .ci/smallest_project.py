@@ -1,6 +1,6 @@
 """Run the smallest project with django-dcron on the installed wheel.
 
-The project loads, passes its checks, migrates and tests its times.
+The project loads, passes its checks, migrates, tests its times and removes the tables.
 """
 
 from datetime import UTC, datetime
@@ -10,6 +10,7 @@ import django
 from celery import Celery
 from django.conf import settings
 from django.core.management import call_command
+from django.db import connection
 
 from django_dcron import testing
 
@@ -31,4 +32,7 @@ testing.assert_runs_at(
     timezone="UTC",
 )
 assert files("django_dcron").joinpath("py.typed").is_file(), "the wheel must say that it is typed"
+call_command("migrate", "django_dcron", "zero", verbosity=0)
+tables = [name for name in connection.introspection.table_names() if "dcron" in name]
+assert not tables, f"these tables are left: {tables}"
 print("django-dcron", "loads from", files("django_dcron"))

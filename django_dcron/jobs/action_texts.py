@@ -6,6 +6,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.jobs.backfill import Backfill
+from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.utils.bounded_text import with_ellipsis
@@ -44,7 +45,12 @@ def paused_text(job: Job) -> str:
     return _("Paused until %(until)s: %(reason)s") % values
 
 
-def resumed_text() -> str:
+def resumed_text(job: Job) -> str:
+    if is_no_longer_declared(job):
+        return _(
+            "Resumed. Code no longer declares this job, so the next sync pauses it again. To keep "
+            "it, duplicate it."
+        )
     return _("Resumed")
 
 

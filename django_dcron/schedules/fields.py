@@ -51,6 +51,8 @@ class FieldKind:
     # The end of a step range without an explicit end. It differs from ``high`` only for the
     # weekday, where 7 is an alias of 0.
     top: int = 0
+    unit: str = ""
+    """The unit of a step in ``@every``; empty for days, months and years."""
 
     @property
     def allowed(self) -> TranslatableText | str:
@@ -70,9 +72,9 @@ class FieldKind:
         )
 
 
-SECOND = FieldKind(_("second"), 0, 59, hash_range=(0, 59), top=59)
-MINUTE = FieldKind(_("minute"), 0, 59, hash_range=(0, 59), top=59)
-HOUR = FieldKind(_("hour"), 0, 23, hash_range=(0, 23), top=23)
+SECOND = FieldKind(_("second"), 0, 59, hash_range=(0, 59), top=59, unit="s")
+MINUTE = FieldKind(_("minute"), 0, 59, hash_range=(0, 59), top=59, unit="m")
+HOUR = FieldKind(_("hour"), 0, 23, hash_range=(0, 23), top=23, unit="h")
 # As in Jenkins, ``H`` avoids the days that don't occur in every month.
 DAY_OF_MONTH = FieldKind(
     _("day of month"), 1, 31, hash_range=(1, 28), top=31, forms=("L", "LW", "15W", "WD#3")
@@ -224,6 +226,18 @@ def _step(kind: FieldKind, item: str, text: str, width: int | None = None) -> in
     most = kind.high - kind.low if kind is YEAR else kind.high
     most = most if width is None else min(most, width)
     if not re.fullmatch("[0-9]+", text) or not 1 <= int(text) <= most:
+        if kind.unit and re.fullmatch("[0-9]{1,5}", text) and int(text) > most:
+            kind.refuse(
+                _(
+                    "%(field)s: the step %(step)s in %(value)s is not valid (allowed: "
+                    "1-%(most)d). For an interval of elapsed time, use %(every)s."
+                ),
+                repr(item),
+                step=repr(text),
+                most=most,
+                every=f"@every {text}{kind.unit}",
+                code="invalid_step",
+            )
         kind.refuse(
             _("%(field)s: the step %(step)s in %(value)s is not valid (allowed: 1-%(most)d)"),
             repr(item),

@@ -54,6 +54,8 @@ _EVERY_OTHER_DAY_OF_WEEK = rf"every (?:2nd|other) ({_DAY})|(?:biweekly|fortnight
 _INTERVAL = r"every (?:(\d{1,4}) )?(second|minute|hour)s?(?: (.+))?"
 _AT_TIMES = rf"\bat ({_CLOCK}(?: and (?:at )?{_CLOCK})*)(?= |$)"
 _CLOCK_WITHOUT_AT = r"(?<!at )(?<!and )(?<![-:\d])\b\d{1,2}(?::\d{2}(?: ?[ap]m)?| ?[ap]m)(?= |$)"
+_BOUND = rf"(?:at )?({_CLOCK})"
+_BETWEEN = rf"\b(?:between|from) {_BOUND} (?:and|to|until|till|through) {_BOUND}(?= |$)"
 _IN_MONTHS = rf"\bin ({_MONTH}(?: and (?:in )?{_MONTH})*)(?= |$)"
 _DAY_RANGE = rf"({_DAY})(?: to | through | until | ?- ?)({_DAY})"
 _QUARTERS = "JAN,APR,JUL,OCT"
@@ -94,6 +96,22 @@ def schedule_of_sentence(text: str, today: date | None = None) -> str | None:
     )
 
 
+def understood_without_word(text: str) -> tuple[str, str] | None:
+    """Return the only word that isn't understood, and the schedule text of the others.
+
+    Returns None if several words aren't understood, or if it isn't clear which one it is.
+    """
+    words = text.split()
+    if len(text) > MAX_LENGTH:
+        return None
+    found = [
+        (word, schedule)
+        for at, word in enumerate(words)
+        if (schedule := schedule_of_sentence(" ".join(words[:at] + words[at + 1 :])))
+    ]
+    return found[0] if len(found) == 1 else None
+
+
 def _normalize(text: str) -> str:
     words = text.casefold().strip().rstrip(".")
     words = re.sub(r"\s*(?:,|&|;)\s*(?:and\s+)?", " and ", words)
@@ -121,6 +139,7 @@ def _with_digits(words: list[str]) -> str:
 def _interval(words: str) -> str | None:
     if found := re.fullmatch(r"(?:every hour|hourly)(?: at (?:minute |:)(\d{1,2}))?", words):
         return f"{int(found[1] or 0)} * * * *" if int(found[1] or 0) < 60 else None
+    words, between = _take_hours(words)
     if not (found := re.fullmatch(_INTERVAL, words)):
         return None
     number, unit = int(found[1] or 1), found[2]
@@ -128,10 +147,42 @@ def _interval(words: str) -> str | None:
     if not number or days is None:
         return None
     if _FULL[unit] % number or number == _FULL[unit]:
-        return None if found[3] else f"@every {number}{_UNITS[unit]}"
+        return None if found[3] or between else f"@every {number}{_UNITS[unit]}"
     step = "*" if number == 1 else f"*/{number}"
-    clock = {"second": f"{step} * *", "minute": f"{step} *", "hour": f"0 {step}"}[unit]
+    hours = "*"
+    if between is not None and (hours := _hours(between, number, unit)) == "":
+        return None
+    clock = {
+        "second": f"{step} * {hours}",
+        "minute": f"{step} {hours}",
+        "hour": f"0 {step if between is None else hours}",
+    }[unit]
     return f"{clock} {' '.join(days)}"
+
+
+def _take_hours(words: str) -> tuple[str, tuple[Time | None, Time | None] | None]:
+    """Return the other words and the bounds of the time of day, if any are named."""
+    if not (found := re.search(_BETWEEN, words)):
+        return words, None
+    others = " ".join(f"{words[: found.start()]} {words[found.end() :]}".split())
+    return others, (_time(found[1]), _time(found[2]))
+
+
+def _hours(between: tuple[Time | None, Time | None], number: int, unit: str) -> str:
+    """Return the hours field of an interval between two times; empty if they aren't whole hours.
+
+    Every ten minutes between 9 and 17 ends at 16:50, every hour at 17:00.
+    """
+    first, last = between
+    if first is None or last is None or first[1] or last[1]:
+        return ""
+    start, end = first[0], last[0] or 24
+    if unit != "hour":
+        end -= 1
+    if not start < end <= 23:
+        return ""
+    step = f"/{number}" if unit == "hour" and number > 1 else ""
+    return f"{start}-{end}{step}"
 
 
 # --- every second week or day ---------------------------------------------------------------------
@@ -301,6 +352,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], DayFields | No
         _weekdays,
     ),
     (re.compile(rf"{_EVERY}{_LIST}{_KIND}{_OF_MONTH}"), _of_month),
+    (re.compile(rf"(?:on )?{_LIST} (?P<kind>{_DAY})"), _of_month),
     (re.compile(rf"{_MONTHLY} on {_LIST}{_KIND}"), _of_month),
     (re.compile(_MONTHLY), _fixed("1", "*", "*")),
     (re.compile(r"every quarter|each quarter|quarterly"), _fixed("1", _QUARTERS, "*")),

@@ -472,7 +472,7 @@ def test_bulk_action_reports_success_and_failure_per_row(admin_client: Client) -
     response = _choose(admin_client, "resume", good, expired)
 
     messages_shown = messages(response)
-    assert messages_shown[0] == f"“good”: {resumed_text()}"
+    assert messages_shown[0] == f"“good”: {resumed_text(good)}"
     assert messages_shown[1].startswith("“expired”: ")
     assert set(Job.objects.filter(enabled=True)) == {good}
 

@@ -158,7 +158,7 @@ def test_result_reports_both_successes_and_refusals(admin_client: Client) -> Non
 
     shown = messages(_confirm(admin_client, _ask(admin_client, "resume", good, expired)))
 
-    assert shown[0] == f"“good”: {resumed_text()}"
+    assert shown[0] == f"“good”: {resumed_text(good)}"
     assert shown[1].startswith("“expired”: ")
 
 

@@ -225,6 +225,14 @@ def test_row_draws_latest_runs_and_links_to_them(admin_client: Client) -> None:
     assert 'title="0% succeeded">0%<' in row_of_other
 
 
+def test_row_says_that_the_job_is_running(admin_client: Client) -> None:
+    job, idle = make_job("busy"), make_job("idle")
+    make_run(job, NOON, state="running")
+    make_run(idle, NOON, state="succeeded")
+    page = admin_client.get(list_url("job")).content.decode()
+    assert page.count('<span class="dcron-badge dcron-running">Running</span>') == 1
+
+
 def test_runs_of_row_need_permission(staff_with: StaffWith) -> None:
     job = make_job()
     run = _finish(job, 1, "failed")

@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from django.core.signing import Signer
@@ -14,7 +15,7 @@ from django.utils import translation
 from django.utils.html import strip_tags
 from django.utils.timezone import now
 
-from django_dcron import control
+from django_dcron import control, cron, targets
 from django_dcron.admin.jobs.duration_chart import (
     HEIGHT,
     MIN_HEIGHT,
@@ -26,6 +27,7 @@ from django_dcron.admin.jobs.duration_chart import (
 )
 from django_dcron.admin.jobs.page import StatusPanel
 from django_dcron.diagnosis import job_status
+from django_dcron.jobs import sync
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Job, Run, Statistics
 from tests.admin.conftest import NOON, StaffWith, action_url, job_url, make_job, make_run, run_url
@@ -41,6 +43,10 @@ def status_url(job: Job) -> str:
 def shown(client: Client, job: Job) -> StatusPanel:
     panel: StatusPanel = client.get(job_url(job)).context["page"].status
     return panel
+
+
+def words_of(response: Any) -> str:
+    return " ".join(strip_tags(response.content.decode()).split())
 
 
 def status_text(client: Client, job: Job) -> str:
@@ -61,13 +67,40 @@ def job(db: None) -> Job:
     return make_job()
 
 
+# --- code -----------------------------------------------------------------------------------------
+
+
+def test_page_names_the_fields_that_differ_from_code(admin_client: Client, job: Job) -> None:
+    declared = {"target": job.target, "schedule": "0 3 * * *", "max_attempts": 1}
+    Job.objects.filter(pk=job.pk).update(declared=declared, schedule="0 4 * * *", max_attempts=1)
+    with targets.isolated_registry():
+        cron("0 3 * * *", name=job.name)(test_page_names_the_fields_that_differ_from_code)
+        page = admin_client.get(job_url(job))
+    assert [text for _label, text in page.context["page"].changed_here] == ["0 3 * * *"]
+    assert "Changed here, with the value in code: schedule 0 3 * * *." in words_of(page)
+
+
+def test_page_and_resume_say_that_code_no_longer_declares_the_job(
+    admin_client: Client, job: Job
+) -> None:
+    Job.objects.filter(pk=job.pk).update(
+        declared={"schedule": job.schedule}, enabled=False, pause_reason=sync.NO_LONGER_DECLARED
+    )
+    assert "Code no longer declares this job" in words_of(admin_client.get(job_url(job)))
+    resumed = admin_client.post(action_url(job, "resume"), follow=True)
+    assert "so the next sync pauses it again" in words_of(resumed)
+    assert Job.objects.get(pk=job.pk).enabled
+    assert [change.kind for change in sync.plan()] == [sync.ChangeKind.DISABLE]
+
+
 # --- status ---------------------------------------------------------------------------------------
 
 
 def test_status_of_new_job_shows_next_run(admin_client: Client) -> None:
     job = make_job(schedule="0 12 * * *", timezone="Asia/Tokyo")
 
-    status, message = shown(admin_client, job), status_text(admin_client, job)
+    response = admin_client.get(job_url(job))
+    status, message = response.context["page"].status, words_of(response)
 
     for part in (
         "(Asia/Tokyo)",
@@ -76,7 +109,7 @@ def test_status_of_new_job_shows_next_run(admin_client: Client) -> None:
         "12:00:00 Asia/Tokyo",
     ):
         assert part in message
-    page = admin_client.get(job_url(job)).content.decode()
+    page = response.content.decode()
     assert 'href="#dcron-why"' in page
     assert 'id="dcron-why"' in page
     assert "dcron-enabled" in status.state

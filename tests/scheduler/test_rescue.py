@@ -17,7 +17,7 @@ from django_dcron.runs import deliveries, transitions
 from django_dcron.runs.start import start_attempt
 from django_dcron.scheduler import rescue as module
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
-from django_dcron.scheduler.rescue import rescue
+from django_dcron.scheduler.rescue import CAUSES, rescue
 from tests.factories import make_idle_job, make_run
 from tests.lock_holder import keeping_locked, keeping_open
 from tests.logs import events, logged
@@ -44,7 +44,7 @@ def test_run_with_stale_heartbeat_is_lost_and_retried_by_policy(
     assert rescue(ALL, now, LEASE) == 1
     run.refresh_from_db()
     attempt = Attempt.objects.get()
-    assert (run.state, run.reason) == (state, "no heartbeat from w for 16 s")
+    assert (run.state, run.reason) == (state, f"no heartbeat from w for 16 s: {CAUSES}")
     assert (attempt.outcome, attempt.message) == ("lost", run.reason)
     assert attempt.finished_at is not None
     assert (run.attempt, run.slot is None) == ((1, True) if state == "failed" else (2, False))

@@ -54,6 +54,14 @@ WORDS = re.split(
         ("every 7 minutes", "@every 7m"),
         ("every 36 hours", "@every 36h"),
         ("every 30 seconds", "*/30 * * * * *"),
+        ("every 10 minutes between 9 and 17 on weekdays", "*/10 9-16 * * MON-FRI"),
+        ("every 15 minutes on weekdays from 8:00 to 18:00", "*/15 8-17 * * MON-FRI"),
+        ("every minute from 9am until noon", "* 9-11 * * *"),
+        ("every 5 minutes between 20:00 and midnight", "*/5 20-23 * * *"),
+        ("every hour between 9 and 17 on weekdays", "0 9-17 * * MON-FRI"),
+        ("every 2 hours from 8 to 18", "0 8-18/2 * * *"),
+        ("second Tuesday at 9", "0 9 * * 2#2"),
+        ("on the last Friday at 17:00", "0 17 * * 5L"),
         ("every second", "* * * * * *"),
         ("hourly at minute 15", "15 * * * *"),
         ("weekdays 9:30", "30 9 * * MON-FRI"),
@@ -139,6 +147,11 @@ def test_nothing_is_guessed_with_date(sentence: str) -> None:
         "every 0 minutes",
         "every 7 minutes on weekdays",
         "every week",
+        "every 10 minutes between 9:30 and 17:00",
+        "every 10 minutes between 22 and 6",
+        "every 10 minutes between 9 and 9",
+        "every 7 minutes between 9 and 17",
+        "every hour between 9 and 25",
         "sixth Monday of the month",
         "40th of the month",
         "hourly at minute 75",
@@ -159,6 +172,8 @@ def test_nothing_is_guessed(sentence: str) -> None:
         ("every day at 9", "sentence"),
         ("every workday at nine", "unknown_sentence"),
         ("every morning", "unknown_sentence"),
+        ("every weekday at 9 except holidays", "unknown_sentence"),
+        ("last working day of the month 18:00 Berlin", "unknown_word"),
         ("1st and 15th of every month at 6:00", "sentence"),
         ("mon-fri at 9:00", "sentence"),
         ("* * *", "field_count"),
@@ -169,6 +184,26 @@ def test_error_says_whether_text_is_a_sentence(text: str, code: str) -> None:
     with pytest.raises(InvalidSchedule) as info:
         parse_schedule(text)
     assert info.value.code == code
+
+
+def test_error_names_the_only_unknown_word() -> None:
+    with pytest.raises(InvalidSchedule) as info:
+        parse_schedule("last working day of the month 18:00 Berlin")
+    assert "because of 'Berlin'" in str(info.value)
+    assert "'0 18 WD#L * ?'" in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "every"),
+    [
+        ("*/90 * * * *", "@every 90m"),
+        ("0 */36 * * *", "@every 36h"),
+        ("*/75 * * * * *", "@every 75s"),
+    ],
+)
+def test_error_about_a_long_step_names_the_interval(text: str, every: str) -> None:
+    with pytest.raises(InvalidSchedule, match=f"use {every}"):
+        parse_schedule(text)
 
 
 def test_sentences_of_docs_are_true() -> None:

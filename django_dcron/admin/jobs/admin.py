@@ -223,8 +223,9 @@ class JobAdmin(
         notes = [pause_note(job), translate_problem(job, problem_of(job))]
         row = getattr(job, "row", None)
         return format_html(
-            "{}{}{}",
+            "{}{}{}{}",
             job_state_badges(job),
+            list_row.render_running(row) if row is not None else "",
             render_muted(" ".join(filter(None, notes))),
             row.buttons if row is not None else "",
         )

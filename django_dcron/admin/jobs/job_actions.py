@@ -80,12 +80,15 @@ def _pause_job(job: Job, reason: str, until: datetime | None) -> ActionResult:
 
 def _resume(request: HttpRequest, job: Job) -> ActionResult:
     control.resume(job)
-    return ActionResult(resumed_text())
+    return ActionResult(resumed_text(job))
 
 
 def _resume_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
     refused = control.resume_many(jobs)
-    return [refused.get(position) or ActionResult(resumed_text()) for position in range(len(jobs))]
+    return [
+        refused.get(position) or ActionResult(resumed_text(job))
+        for position, job in enumerate(jobs)
+    ]
 
 
 def _duplicate(request: HttpRequest, job: Job) -> ActionResult:

@@ -32,6 +32,7 @@ from django_dcron.admin.display import (
     list_url,
     may_view,
     render_muted,
+    state_badge,
 )
 from django_dcron.admin.freeze import freeze_of_next_run
 from django_dcron.admin.jobs import backfill_page, why
@@ -78,6 +79,11 @@ class JobRow:
     freeze: FreezeExtent | None
     """The freeze that holds back the next run."""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether one of the latest runs is running."""
+        return any(run.state == State.RUNNING for run in self.recent.runs)
+
 
 def attach_rows(model_admin: JobAdmin, request: HttpRequest, jobs: Iterable[Any]) -> None:
     """Set the attribute ``row`` of each job to its ``JobRow``."""
@@ -96,6 +102,13 @@ def attach_rows(model_admin: JobAdmin, request: HttpRequest, jobs: Iterable[Any]
             buttons=actions.of(job, runs_url),
             freeze=freeze_of_next_run(request, job, next_run_of(job)),
         )
+
+
+def render_running(row: JobRow) -> str:
+    """Render a link to the runs, if one of them is running."""
+    if not row.is_running:
+        return ""
+    return format_html(' <a href="{}">{}</a>', row.runs_url, state_badge(State.RUNNING))
 
 
 def render_history(row: JobRow) -> str:

@@ -42,12 +42,16 @@ from django_dcron.diagnosis.run_history import first_attempts
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import sync
 from django_dcron.jobs.bulk_skips import may_start_again
+from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.models import Attempt, Job, Node, Run, Statistics
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.targets.shadow import PREFIX
+from django_dcron.utils.bounded_text import with_ellipsis
 from django_dcron.utils.time_format import format_site_time
 from django_dcron.utils.time_parsing import parse_datetime
 
+LONGEST_IN_CODE = 100
+"""The number of characters that are shown of a value in code."""
 OCCURRENCES = 10
 RUNS = 20
 REFRESH_EVERY = 5
@@ -151,9 +155,21 @@ class JobPage:
         self.all_runs = list_url(Run, site, job__id__exact=str(job.pk))
         self.why_url, self.why_zone = why.why_url(job, site), self.zone or "UTC"
 
-    @property
+    @cached_property
     def is_declared(self) -> bool:
         return sync.is_still_declared(self.job)
+
+    @property
+    def is_no_longer_declared(self) -> bool:
+        return self.job.declared is not None and not self.is_declared
+
+    @property
+    def changed_here(self) -> list[tuple[object, str]]:
+        """The label and the declared value of each field that someone changed."""
+        return [
+            (JOB_FIELDS[name].model_field.verbose_name, with_ellipsis(text, LONGEST_IN_CODE) or "-")
+            for name, text in sync.texts_in_code(self.job).items()
+        ]
 
     @cached_property
     def chain(self) -> ChainList | None:

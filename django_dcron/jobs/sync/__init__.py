@@ -22,8 +22,10 @@ from django_dcron.jobs.sync.comparison import (
     DECLARED_DISABLED,
     NO_LONGER_DECLARED,
     edited_fields,
+    is_no_longer_declared,
     is_still_declared,
     plan,
+    texts_in_code,
 )
 from django_dcron.jobs.sync.writing import apply
 
@@ -35,8 +37,10 @@ __all__ = [
     "SyncChange",
     "apply",
     "edited_fields",
+    "is_no_longer_declared",
     "is_still_declared",
     "plan",
+    "texts_in_code",
 ]
 NOTHING_DECLARED = (
     "No jobs are declared with @cron. django-dcron imports cron.py of each app in INSTALLED_APPS."

@@ -84,6 +84,11 @@ def is_still_declared(job: Job) -> bool:
     return bool(problem) or (job.namespace, job.name) in declared
 
 
+def is_no_longer_declared(job: Job) -> bool:
+    """Return whether code declared the job once, and this process's code no longer does."""
+    return job.declared is not None and not is_still_declared(job)
+
+
 def _rows(declared: list[tuple[str, str]], only: tuple[str, str] | None) -> Iterable[Job]:
     """Return all jobs that were or are declared, and other jobs with the same names."""
     rows = Job.objects.using(alias_for(Job))
@@ -202,20 +207,35 @@ def _stored_value(field: FieldFormat, declared: Mapping[str, Any]) -> Any:
     return upgrade_stored_value(field, declared[field.name])
 
 
+def texts_in_code(job: Job) -> dict[str, str]:
+    """Return the declared value of each field that a person changed, without those of a pause."""
+    edited = _edited_fields(job)
+    return {
+        name: field.text(_stored_value(field, job.declared or {}))
+        for name, field in JOB_FIELDS.items()
+        if name in edited
+    }
+
+
 def edited_fields(job: Job) -> set[str]:
     """Return the fields of a declared job that a person changed, including those of a pause."""
     declared = job.declared or {}
-    edited = {
-        field.name
-        for field in JOB_DEFINITION
-        if field.name not in _COMPARED_SEPARATELY
-        and not same_json(to_stored(field.value_of(job)), _stored_value(field, declared))
-    }
+    edited = _edited_fields(job)
     was_paused = not job.enabled and job.pause_reason not in _AUTOMATIC_PAUSES
     was_enabled = job.enabled and declared.get("enabled") is False
     if was_paused or was_enabled:
         return edited | {"enabled", "pause_reason", "paused_until"}
     return edited
+
+
+def _edited_fields(job: Job) -> set[str]:
+    declared = job.declared or {}
+    return {
+        field.name
+        for field in JOB_DEFINITION
+        if field.name not in _COMPARED_SEPARATELY
+        and not same_json(to_stored(field.value_of(job)), _stored_value(field, declared))
+    }
 
 
 def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

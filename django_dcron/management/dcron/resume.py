@@ -13,6 +13,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import next_run_of
 from django_dcron.jobs.bulk_skips import why_not_resumed
+from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
@@ -83,6 +84,8 @@ def _done(job: Job, is_unchanged: bool, next_run: datetime | None) -> ActionOutc
         text = f"backfilled runs continue; {job.pause_reason}"
     else:
         text = "not paused" if is_unchanged else "resumed"
+        if is_no_longer_declared(job):
+            text += ", but code no longer declares it, so the next sync pauses it"
     return ActionOutcome(
         f"{text}; next run {time_text(next_run)}" if next_run else text,
         {"enabled": job.enabled, "next": next_run},

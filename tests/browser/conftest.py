@@ -19,10 +19,11 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from pytest_django.live_server_helper import LiveServer
 
 from django_dcron.admin.dashboard import health
+from tests import waiting
 from tests.browser.watch import Watch
 
-TIMEOUT = 30_000
-"""Timeout in milliseconds for expected contents, on a busy machine."""
+TIMEOUT = waiting.TIMEOUT * 1000
+"""Timeout in milliseconds for pages and expected contents, on a busy machine."""
 WIDE, PHONE = 1280, 390
 
 PAGES = pytest.StashKey[list[Page]]()

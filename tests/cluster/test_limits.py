@@ -1,10 +1,11 @@
 """Test that limits are never exceeded while workers and nodes are killed."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 
 from django_dcron import control
 from django_dcron.models import Limit, LimitPlace, Run
@@ -12,6 +13,7 @@ from tests.cluster.cluster import SECOND, TIMEOUT, WITNESS, Cluster, fault, shor
 from tests.factories import make_job
 from tests.verdict.finding import TOLERANCE
 from tests.verdict.history import Change
+from tests.verdict.tables import read_changes
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql]
@@ -33,6 +35,7 @@ def test_limit_holds_while_workers_and_nodes_are_killed(cluster: Cluster) -> Non
     limit = control.save_limit(Limit(name="api", max_running=ALLOWED))
     start(cluster, limit, schedule="*/2 * * * * *")
     cluster.run_for(12)
+    wait_until_reached(lambda changes: max(numbers_running(changes)) >= ALLOWED)
     wait_for_waiting_and_killed(cluster)
     cluster.account()
     assert cluster.history is not None
@@ -50,13 +53,16 @@ def test_each_key_has_its_own_places_while_workers_and_nodes_are_killed(cluster:
     for number in (1, 2, 3) * 4:
         control.trigger(triggered, kwargs={"seconds": 0.3, "number": number})
     cluster.run_for(12)
+    wait_until_reached(
+        lambda changes: (
+            highest_by_key(changes) == dict.fromkeys(CUSTOMERS, 2)
+            and max(numbers_running(changes)) > 2
+        )
+    )
     wait_for_waiting_and_killed(cluster)
     cluster.account()
     assert cluster.history is not None
-    by_key = changes_by_key(cluster.history.changes)
-    highest = {key: max(numbers_running(changes)) for key, changes in by_key.items()}
-    assert highest == dict.fromkeys(CUSTOMERS, 2)
-    assert max(numbers_running(cluster.history.changes)) > 2
+    assert highest_by_key(cluster.history.changes) == dict.fromkeys(CUSTOMERS, 2)
     assert_no_place_is_left()
 
 
@@ -111,6 +117,20 @@ def wait_for_waiting_and_killed(cluster: Cluster) -> None:
     threads = cluster.workers[0]
     wait_until(lambda: threads.exits, TIMEOUT, what="a worker to be killed")
     cluster.remove_faults()
+
+
+def wait_until_reached(reaches: Callable[[list[Change]], bool]) -> None:
+    """Wait until the changes so far reach what the test looks for, however slow the machine is."""
+
+    def reached() -> bool:
+        with connection.cursor() as cursor:
+            return reaches(read_changes(cursor))
+
+    wait_until(reached, TIMEOUT, what="the runs to use all places", interval=1.0)
+
+
+def highest_by_key(changes: list[Change]) -> dict[str, int]:
+    return {key: max(numbers_running(each)) for key, each in changes_by_key(changes).items()}
 
 
 def changes_by_key(changes: list[Change]) -> dict[str, list[Change]]:

@@ -87,12 +87,13 @@ def read_history(
             _rows(cursor, "statistics", f"job_id {of_jobs}"),
             _rows(cursor, "pendingcount", f"job_id {of_jobs}"),
         ),
-        changes=_changes(cursor) if with_changes else [],
+        changes=read_changes(cursor) if with_changes else [],
         limits=_limits(cursor) if with_changes else [],
     )
 
 
-def _changes(cursor: Cursor) -> list[Change]:
+def read_changes(cursor: Cursor) -> list[Change]:
+    """Read the recorded changes, also while processes write."""
     rows = _read(cursor, "SELECT * FROM verdict_change ORDER BY number")
     return [_change(**{**row, "run": _id(row["run"])}) for row in rows]
 

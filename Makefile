@@ -6,8 +6,8 @@
 #   make fuzz            send hostile input to parsers, forms and the REST API: a minute
 #   make browser         test the admin in Chromium; make browser DATABASE=sqlite
 #   make chaos           inject faults of all kinds; CHAOS=quick: a third of the scenarios, 6 minutes
-#   make volume          run 1,000,000 occurrences through real processes, with faults: an hour;
-#                        OCCURRENCES=20000 RATE=100: fewer, and fewer per second
+#   make volume          run 1,000,000 occurrences through real processes, with faults: about an
+#                        hour; OCCURRENCES=20000 RATE=100: a smaller, slower run
 #   make simulate        simulate 1,000 hours of a cluster, and add them to the recorded totals;
 #                        HOURS=100: fewer
 #   make nightly         run every test on every database, Python and Django, all faults, mutation
@@ -84,7 +84,7 @@ chaos: $(VENV)/.dev
 	@DCRON_TEST_DEADLINE=$(WITHIN) DCRON_TEST_HISTORIES=$(HISTORIES) $(pytest) 3 \
 	    -m "chaos$(if $(filter quick,$(CHAOS)), and not nightly)" $(or $(TESTS),tests/cluster)
 
-# One scenario with many occurrences, and its progress.
+# One scenario with many occurrences; its progress is logged.
 volume: $(VENV)/.dev
 	@DCRON_TEST_OCCURRENCES=$(OCCURRENCES) DCRON_TEST_RATE=$(RATE) $(pytest) 0 -m chaos \
 	    --log-cli-level=INFO tests/cluster/test_volume.py

@@ -51,8 +51,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 a node has run for more than ``LONGEST_PAUSE``.
 """
 STOP_TIMEOUT = 30.0
-"""Seconds to wait for the node when the process exits. The interpreter then waits for the threads
-that still execute runs, as long as the server and its supervisor let it.
+"""Seconds to wait for the node when the process exits. After that, the interpreter waits for the
+threads that execute runs, until the server or its supervisor kills the process.
 """
 QUIET_STOP = 2.0
 """Seconds of this wait after which a warning says why the process doesn't exit yet."""
@@ -132,8 +132,8 @@ class Autostart:
             # A warning, because projects without LOGGING see no other records.
             if settings.DISPATCHER == "thread":
                 text = (
-                    "server waits for running jobs to end: it is killed earlier if this takes "
-                    "longer than its own limit, such as graceful_timeout of gunicorn"
+                    "server waits for running jobs to end; it kills this process after its own "
+                    "limit (gunicorn: graceful_timeout)"
                 )
             else:
                 text = "server waits for its node to end"

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- A block is logged once, and so is its end.
-- The number of unanswered checks counts, not the time. A suspended process therefore causes no
+- Each blockage is logged once when it is detected, and once when it ends.
+- The monitor counts unanswered checks and doesn't measure time, so a suspended process causes no
   warning.
 """
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("django_dcron.runs")
 
 CHECK_EVERY = 1.0
 """Seconds between two checks."""
-BLOCKED_AFTER = 5
+MAX_UNANSWERED = 5
 """The event loop is blocked if it leaves this many checks in a row unanswered."""
 
 
@@ -36,7 +36,7 @@ class EventLoopMonitor:
     def check(self) -> None:
         """Ask the event loop to answer, unless it hasn't answered the last check."""
         if self._answered.is_set():
-            if self._unanswered >= BLOCKED_AFTER:
+            if self._unanswered >= MAX_UNANSWERED:
                 extra = {"event": "event_loop_responds"}
                 logger.info("event loop responds again", extra=extra)
             self._unanswered = 0
@@ -44,11 +44,11 @@ class EventLoopMonitor:
             self._loop.call_soon_threadsafe(self._answered.set)
             return
         self._unanswered += 1
-        if self._unanswered == BLOCKED_AFTER:
+        if self._unanswered == MAX_UNANSWERED:
             extra = {"event": "event_loop_blocked"}
-            text = "event loop blocked, no coroutine of this process continues: silent=%ds\n%s"
-            silent = BLOCKED_AFTER * CHECK_EVERY
-            logger.warning(text, silent, _stack(self._thread), extra=extra)
+            text = "event loop blocked, so all coroutines wait: blocked_for=%ds\n%s"
+            blocked_for = MAX_UNANSWERED * CHECK_EVERY
+            logger.warning(text, blocked_for, _stack(self._thread), extra=extra)
 
 
 def _stack(thread: threading.Thread) -> str:

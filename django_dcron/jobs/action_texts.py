@@ -48,8 +48,8 @@ def paused_text(job: Job) -> str:
 def resumed_text(job: Job) -> str:
     if is_no_longer_declared(job):
         return _(
-            "Resumed. Code no longer declares this job, so the next sync pauses it again. To keep "
-            "it, duplicate it."
+            "Resumed until the next sync, which pauses the job because code no longer "
+            "declares it. To keep the schedule running, duplicate the job and resume the copy."
         )
     return _("Resumed")
 

@@ -18,8 +18,8 @@ Invariants:
   for its turn again.
 - A backfilled run that has the slot isn't cancelled. Under ``skip``, one run waits for it instead
   of being skipped.
-- No run is skipped because of a run whose worker is probably gone. It is decided again once that
-  run has been declared lost, or has a new heartbeat.
+- Under ``skip``, no run is skipped because of a holder whose worker is silent, unless another run
+  already waits. The run waits until the holder ends or is declared lost.
 - Under ``cancel_running``, the newest run wins, as deliveries may overtake one another.
 """
 
@@ -51,7 +51,7 @@ class OtherRun:
     scheduled_at: datetime
     is_backfilled: bool
     is_silent: bool = False
-    """Whether its last heartbeat is so old that it will be declared lost if it is running."""
+    """Whether its last heartbeat is older than ``DCRON_RUN_LEASE``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Return the run to the nodes. They deliver it again, but not before the end of a freeze."""
+    """Return the run to the nodes. They deliver it again after the freeze."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +230,8 @@ def _decide_overlap(facts: StartFacts, holder: OtherRun) -> StartAction:
         return WaitInBackfill()
     if facts.overlap is OverlapPolicy.QUEUE_ALL:
         return Wait(next_in_line=False)
-    if facts.overlap is OverlapPolicy.SKIP and not holder.is_backfilled:
-        if holder.is_running and holder.is_silent:
-            return Hold()
+    is_alive = not (holder.is_backfilled or (holder.is_running and holder.is_silent))
+    if facts.overlap is OverlapPolicy.SKIP and is_alive:
         return End(State.SKIPPED, Reason.HOLDER_UNFINISHED)
     if facts.overlap is OverlapPolicy.CANCEL_RUNNING and holder.scheduled_at > facts.scheduled_at:
         return End(State.SKIPPED, Reason.HOLDER_UNFINISHED)

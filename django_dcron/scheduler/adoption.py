@@ -3,7 +3,7 @@
 These are due retries, manual runs, woken runs, and runs that a dead node left. All are pending rows
 due within the horizon, and one query finds them. Nothing else recovers pending runs.
 
-Runs of other nodes that a freeze holds back aren't adopted before its end.
+Frozen runs of other nodes are adopted only after the freeze.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from django_dcron.models.run import RunQuerySet
 from django_dcron.runs import deliveries, transitions
 
 ADOPTED_AT_ONCE = 10_000
-MARKED_AT_ONCE = 1000
+ASSIGNED_AT_ONCE = 1000
 
 Key = tuple[UUID, int]
 
@@ -45,16 +45,18 @@ def _any_of_other_nodes(shards: frozenset[int], of: int, namespace: str) -> Sele
 
     The shards of a node seldom change, so its statements stay the same.
     """
-    return Select(Run, lambda: _others(shards, of, namespace).values_list("pk")[:1])
+    return Select(Run, lambda: _pending_of_other_nodes(shards, of, namespace).values_list("pk")[:1])
 
 
 @lru_cache(maxsize=64)
 def _oldest_of_other_nodes(shards: frozenset[int], of: int, namespace: str, number: int) -> Select:
     """Return the query for the oldest ``number`` runs to adopt, with ``COLUMNS``."""
-    return Select(Run, lambda: _others(shards, of, namespace).values_list(*COLUMNS)[:number])
+    return Select(
+        Run, lambda: _pending_of_other_nodes(shards, of, namespace).values_list(*COLUMNS)[:number]
+    )
 
 
-def _others(shards: frozenset[int], of: int, namespace: str) -> RunQuerySet:
+def _pending_of_other_nodes(shards: frozenset[int], of: int, namespace: str) -> RunQuerySet:
     pending = (
         Run.objects.pending().due(Placeholder(Run, "due_at")).exclude(node=Placeholder(Run, "node"))
     )
@@ -76,15 +78,15 @@ def adopt(
 
     - Of the runs of other nodes, one call adopts at most ``ADOPTED_AT_ONCE``, oldest first.
     - Runs already assigned to ``node`` are returned only with ``also_own``, and then all of them.
-      The node may have missed the success of a claim, or may have given runs back. This includes
+      The node may not know that a claim succeeded, or may have given runs back. This includes
       runs that jitter makes due after ``horizon``, because no later call would look for them. It
       also includes frozen runs: the worker that gets one gives it back, and it is adopted after the
       freeze.
     - A locked run is passed to ``on_locked`` and left for a later call.
-    - A run for which ``known`` returns True stays unchanged. The agenda may have dispatched it
-      before a worker let it wait for the slot, and it may have been woken since. If this call
-      assigned the run, the mark for the earlier dispatch would set it to queued, although a worker
-      has consumed that message. A later call adopts the run, once the agenda has forgotten it.
+    - Runs for which ``known`` returns True aren't adopted. The agenda has dispatched such a run
+      already, and a worker may have consumed the message and returned the run. If this call
+      assigned the run, the agenda's record of that dispatch would set it to queued without a
+      message. A later call adopts the run, once the agenda has forgotten it.
     """
     led = frozenset(shards), settings.SHARDS, namespace
     if not shards:
@@ -114,8 +116,8 @@ def _assign(run_ids: list[UUID], node: str) -> set[UUID]:
     Locked runs are left for a later call and don't delay the others.
     """
     assigned: set[UUID] = set()
-    for start in range(0, len(run_ids), MARKED_AT_ONCE):
-        ids = run_ids[start : start + MARKED_AT_ONCE]
+    for start in range(0, len(run_ids), ASSIGNED_AT_ONCE):
+        ids = run_ids[start : start + ASSIGNED_AT_ONCE]
         with deliveries.lock_unlocked(ids) as free:
             transitions.runs().pending().filter(pk__in=free).update(node=node)
         assigned |= free

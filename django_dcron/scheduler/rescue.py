@@ -59,7 +59,7 @@ _ANY_CANDIDATE = Select(
 )
 """Checks whether any run may need a rescue. Building the queries below takes longer than this."""
 
-CAUSES = "it was killed, restarted or suspended, or couldn't reach the database"
+CAUSES = "the worker may have been killed, restarted or suspended, or lost its database"
 """What may have happened to a worker that sends no heartbeats."""
 RESCUED_AT_ONCE = 500
 """The maximum number of rows that each query returns."""
@@ -182,7 +182,7 @@ def _declare_lost(run: Any, now: datetime) -> bool:
     """
     silent = (now - run.heartbeat_at).total_seconds()
     worker = run.worker or "the worker"
-    reason = f"no heartbeat from {worker} for {silent:.0f} s: {CAUSES}"
+    reason = f"no heartbeat from {worker} for {silent:.0f} s; {CAUSES}"
     return declare_lost(run, reason, LastHeartbeat(run.heartbeat_at, run.token))
 
 

@@ -31,7 +31,7 @@ from django_dcron.schedules.fields import (
 )
 from django_dcron.schedules.recurrence import Recurrence
 from django_dcron.schedules.recurrence_text import parse_recurrence
-from django_dcron.schedules.sentences import schedule_of_sentence, understood_without_word
+from django_dcron.schedules.sentences import find_unknown_word, schedule_of_sentence
 from django_dcron.utils.messages import gettext_noop as _
 
 _KINDS: tuple[FieldKind, ...] = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
@@ -46,8 +46,9 @@ _UNKNOWN_SENTENCE = _(
     "at 9:30”, or a macro such as @hourly."
 )
 _UNKNOWN_WORD = _(
-    "Schedule %(value)s isn't understood because of %(word)s. Without this word, write it as "
-    "%(schedule)s. The time zone and a calendar of days to exclude have fields of their own."
+    "Schedule %(value)s contains the unknown word %(word)s. Set the time zone and the calendar of "
+    "excluded days in separate fields. For other schedules, use cron fields, such as 30 9 * * "
+    "MON-FRI."
 )
 _FIELDS = _(
     "Schedule %(value)s has %(count)d fields. Use 5 fields, 6 (seconds first) or 7 "
@@ -207,15 +208,8 @@ def _texts(text: str) -> list[tuple[FieldKind, str]]:
     value = repr(text)
     if (looks_like_sentence or not has_fields) and (schedule := schedule_of_sentence(text)):
         raise InvalidSchedule(_SENTENCE, value=value, schedule=repr(schedule), code="sentence")
-    if looks_like_sentence and (known := understood_without_word(text)):
-        word, schedule = known
-        raise InvalidSchedule(
-            _UNKNOWN_WORD,
-            value=value,
-            word=repr(word),
-            schedule=repr(schedule),
-            code="unknown_word",
-        )
+    if looks_like_sentence and (word := find_unknown_word(text)):
+        raise InvalidSchedule(_UNKNOWN_WORD, value=value, word=repr(word), code="unknown_word")
     if looks_like_sentence:
         raise InvalidSchedule(_UNKNOWN_SENTENCE, value=value, code="unknown_sentence")
     if not has_fields:

@@ -226,11 +226,11 @@ def _step(kind: FieldKind, item: str, text: str, width: int | None = None) -> in
     most = kind.high - kind.low if kind is YEAR else kind.high
     most = most if width is None else min(most, width)
     if not re.fullmatch("[0-9]+", text) or not 1 <= int(text) <= most:
-        if kind.unit and re.fullmatch("[0-9]{1,5}", text) and int(text) > most:
+        if kind.unit and re.fullmatch(r"\*/[0-9]{1,5}", item) and int(text) > most:
             kind.refuse(
                 _(
                     "%(field)s: the step %(step)s in %(value)s is not valid (allowed: "
-                    "1-%(most)d). For an interval of elapsed time, use %(every)s."
+                    "1-%(most)d). For a fixed interval, use %(every)s."
                 ),
                 repr(item),
                 step=repr(text),

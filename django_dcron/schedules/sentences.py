@@ -96,20 +96,20 @@ def schedule_of_sentence(text: str, today: date | None = None) -> str | None:
     )
 
 
-def understood_without_word(text: str) -> tuple[str, str] | None:
-    """Return the only word that isn't understood, and the schedule text of the others.
+def find_unknown_word(text: str) -> str:
+    """Return the only word without which the sentence is understood, or "".
 
-    Returns None if several words aren't understood, or if it isn't clear which one it is.
+    The sentence may have another meaning without it: "every half hour" isn't hourly.
     """
     words = text.split()
     if len(text) > MAX_LENGTH:
-        return None
+        return ""
     found = [
-        (word, schedule)
+        word
         for at, word in enumerate(words)
-        if (schedule := schedule_of_sentence(" ".join(words[:at] + words[at + 1 :])))
+        if schedule_of_sentence(" ".join(words[:at] + words[at + 1 :]))
     ]
-    return found[0] if len(found) == 1 else None
+    return found[0] if len(found) == 1 else ""
 
 
 def _normalize(text: str) -> str:
@@ -165,13 +165,16 @@ def _take_hours(words: str) -> tuple[str, tuple[Time | None, Time | None] | None
     if not (found := re.search(_BETWEEN, words)):
         return words, None
     others = " ".join(f"{words[: found.start()]} {words[found.end() :]}".split())
-    return others, (_time(found[1]), _time(found[2]))
+    bounds = found[1], found[2]
+    if any(bound.isdigit() for bound in bounds) and any(bound.endswith("m") for bound in bounds):
+        return others, (None, None)  # "1 and 5pm" may begin at 1am or 1pm
+    return others, (_time(bounds[0]), _time(bounds[1]))
 
 
 def _hours(between: tuple[Time | None, Time | None], number: int, unit: str) -> str:
     """Return the hours field of an interval between two times; empty if they aren't whole hours.
 
-    Every ten minutes between 9 and 17 ends at 16:50, every hour at 17:00.
+    Between 9 and 17, every ten minutes ends at 16:50, and every hour ends at 17:00.
     """
     first, last = between
     if first is None or last is None or first[1] or last[1]:

@@ -583,9 +583,9 @@ def _make_hundred_of_each() -> None:
 @pytest.mark.parametrize(
     ("model", "query", "max_queries"),
     [
-        ("job", "", 14),
-        ("job", "tag=billing", 14),
-        ("job", "state=running&namespace=shop&tag=billing&kind=code&last=none&q=job", 16),
+        ("job", "", 15),
+        ("job", "tag=billing", 15),
+        ("job", "state=running&namespace=shop&tag=billing&kind=code&last=none&q=job", 17),
         ("run", "", 11),
         (
             "run",

@@ -76,8 +76,8 @@ def test_page_names_the_fields_that_differ_from_code(admin_client: Client, job: 
     with targets.isolated_registry():
         cron("0 3 * * *", name=job.name)(test_page_names_the_fields_that_differ_from_code)
         page = admin_client.get(job_url(job))
-    assert [text for _label, text in page.context["page"].changed_here] == ["0 3 * * *"]
-    assert "Changed here, with the value in code: schedule 0 3 * * *." in words_of(page)
+    assert [text for _label, text in page.context["page"].edited_fields] == ["0 3 * * *"]
+    assert "with their declared values: schedule 0 3 * * *." in words_of(page)
 
 
 def test_page_and_resume_say_that_code_no_longer_declares_the_job(
@@ -88,7 +88,7 @@ def test_page_and_resume_say_that_code_no_longer_declares_the_job(
     )
     assert "Code no longer declares this job" in words_of(admin_client.get(job_url(job)))
     resumed = admin_client.post(action_url(job, "resume"), follow=True)
-    assert "so the next sync pauses it again" in words_of(resumed)
+    assert "Resumed until the next sync" in words_of(resumed)
     assert Job.objects.get(pk=job.pk).enabled
     assert [change.kind for change in sync.plan()] == [sync.ChangeKind.DISABLE]
 

@@ -136,7 +136,7 @@ def test_code_that_blocks_the_event_loop_is_logged(
     monkeypatch.setattr(coroutine_threads, "CHECK_EVERY", 0.001)
     threads = CoroutineThreads(1)
     threads.submit(async_to_sync(block_the_loop))
-    wait_until(lambda: "block_the_loop" in caplog.text, what="the warning")
+    wait_until(lambda: "event loop blocked" in caplog.text, what="the warning")
     may_end.set()
     threads.close()
     assert "event_loop_blocked" in {vars(record)["event"] for record in caplog.records}

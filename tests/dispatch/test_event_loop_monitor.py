@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_dcron.dispatch.event_loop_monitor import BLOCKED_AFTER, EventLoopMonitor
+from django_dcron.dispatch.event_loop_monitor import MAX_UNANSWERED, EventLoopMonitor
 from tests.waiting import TIMEOUT
 
 
@@ -44,14 +44,14 @@ def test_blocking_code_is_reported_once_and_so_is_its_end(
         blocked.set()
         may_end.wait(TIMEOUT)
 
-    for _ in range(BLOCKED_AFTER):
+    for _ in range(MAX_UNANSWERED):
         monitor.check()
         answer(loop)
     assert not caplog.records
 
     loop.call_soon_threadsafe(block_the_loop)
     assert blocked.wait(TIMEOUT)
-    for _ in range(BLOCKED_AFTER):
+    for _ in range(MAX_UNANSWERED):
         monitor.check()  # the first one only asks
     assert not caplog.records
     monitor.check()

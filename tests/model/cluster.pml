@@ -150,10 +150,8 @@ inline decide_start(r) {
         if
         :: r == BACKFILLED || policy == QUEUE_ALL -> move(r, WAITING, 0)
         :: r != BACKFILLED && policy == SKIP && slot != BACKFILLED -> finish(r, SKIPPED)
-        :: r != BACKFILLED && policy == SKIP && slot != BACKFILLED && worker_is_gone(slot) && fault_left ->
-            faults++; move(r, PENDING, 0)      /* a fault, so that it doesn't repeat for ever without a rescue */
         :: r != BACKFILLED && policy == CANCEL_RUNNING && slot != BACKFILLED && slot > r -> finish(r, SKIPPED)
-        :: r != BACKFILLED && (policy == QUEUE_ONE || (policy == SKIP && slot == BACKFILLED)) ->
+        :: r != BACKFILLED && (policy == QUEUE_ONE || (policy == SKIP && (slot == BACKFILLED || worker_is_gone(slot)))) ->
             if
             :: some_waiting(0, 1) -> finish(r, SKIPPED)
             :: else -> move(r, WAITING, 0)

@@ -178,13 +178,15 @@ def test_live_run_follows_its_overlap_policy_if_the_slot_is_taken(policy: Overla
 
 
 def test_no_run_is_skipped_because_of_a_holder_whose_worker_may_be_gone() -> None:
-    """It is decided again. The other policies make it wait, which is right in either case."""
+    """It waits in line, as with ``queue_one``. The other policies aren't affected."""
     for situation, expected in CELLS:
         assert isinstance(situation.holder, OtherRun)
         silent = replace(situation, holder=replace(situation.holder, is_silent=True))
-        is_skip = situation.overlap is OverlapPolicy.SKIP and not situation.holder.is_backfilled
-        held = is_skip and situation.holder.is_running
-        assert decide_start(silent) == (Hold() if held else expected), situation
+        if situation.overlap is OverlapPolicy.SKIP and situation.holder.is_running:
+            queued = replace(situation, overlap=OverlapPolicy.QUEUE_ONE)
+            assert decide_start(silent) == decide_start(queued), situation
+        else:
+            assert decide_start(silent) == expected, situation
 
 
 def test_backfilled_run_waits_in_the_backfill_if_the_slot_is_taken() -> None:

@@ -432,28 +432,25 @@ def test_skip_skips_the_newcomer_and_names_the_holder() -> None:
     assert after.job.statistics.skipped == 1
 
 
-def test_run_is_not_skipped_because_of_a_holder_whose_worker_is_gone() -> None:
-    """It returns to the nodes, and starts once the holder has been declared lost."""
-    holder, [newcomer] = holder_and_newcomers("skip")
-    long_ago = F("heartbeat_at") - 2 * dcron_settings.RUN_LEASE
-    Run.objects.filter(pk=holder.pk).update(heartbeat_at=long_ago)
-    for _ in range(2):
-        assert deliver(newcomer) is None
-        held = reread(newcomer)
-        assert (held.state, held.node, held.deliveries) == (State.PENDING, "", 0)
-    assert rescue(range(dcron_settings.SHARDS), newcomer.due_at, dcron_settings.RUN_LEASE) == 1
-    assert reread(holder).state == State.FAILED
-    assert deliver(reread(newcomer))
-
-
-def test_run_is_skipped_if_the_holder_turns_out_to_be_alive() -> None:
-    holder, [newcomer] = holder_and_newcomers("skip")
+@pytest.mark.parametrize("max_attempts", [1, 2])
+def test_run_is_not_skipped_because_of_a_holder_whose_worker_is_gone(max_attempts: int) -> None:
+    """One run waits, and starts once the holder has been declared lost, or after its retry."""
+    holder, [newcomer, another] = holder_and_newcomers("skip", 2, max_attempts=max_attempts)
     long_ago = F("heartbeat_at") - 2 * dcron_settings.RUN_LEASE
     Run.objects.filter(pk=holder.pk).update(heartbeat_at=long_ago)
     assert deliver(newcomer) is None
-    assert transitions.renew_heartbeat(holder.pk, holder.attempt)
-    assert deliver(reread(newcomer)) is None
-    assert reread(newcomer).state == State.SKIPPED
+    assert deliver(another) is None
+    assert [reread(each).state for each in (newcomer, another)] == [State.WAITING, State.SKIPPED]
+    assert rescue(range(dcron_settings.SHARDS), newcomer.due_at, dcron_settings.RUN_LEASE)
+    if max_attempts > 1:
+        assert reread(newcomer).state == State.WAITING
+        Run.objects.filter(pk=holder.pk).update(due_at=holder.due_at)
+        assert deliver(reread(holder))
+        finish(reread(holder))
+    else:
+        assert reread(holder).state == State.FAILED
+    assert reread(newcomer).state == State.PENDING
+    assert deliver(reread(newcomer))
 
 
 def test_holder_in_an_unknown_state_counts_as_unfinished() -> None:

@@ -98,7 +98,7 @@ def test_runs_of_a_quarantined_job_are_adopted() -> None:
 def test_all_own_runs_are_adopted_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that didn't learn of its claim's success finds the runs among any number of others."""
     monkeypatch.setattr(adoption, "ADOPTED_AT_ONCE", 2)
-    monkeypatch.setattr(adoption, "MARKED_AT_ONCE", 1)
+    monkeypatch.setattr(adoption, "ASSIGNED_AT_ONCE", 1)
     job = make_idle_job()
     now = database_now("default")
     own = [make_run(job, node="me", scheduled_at=now + n * SECOND) for n in range(5)]

@@ -44,7 +44,7 @@ def test_run_with_stale_heartbeat_is_lost_and_retried_by_policy(
     assert rescue(ALL, now, LEASE) == 1
     run.refresh_from_db()
     attempt = Attempt.objects.get()
-    assert (run.state, run.reason) == (state, f"no heartbeat from w for 16 s: {CAUSES}")
+    assert (run.state, run.reason) == (state, f"no heartbeat from w for 16 s; {CAUSES}")
     assert (attempt.outcome, attempt.message) == ("lost", run.reason)
     assert attempt.finished_at is not None
     assert (run.attempt, run.slot is None) == ((1, True) if state == "failed" else (2, False))

@@ -149,6 +149,8 @@ def test_nothing_is_guessed_with_date(sentence: str) -> None:
         "every week",
         "every 10 minutes between 9:30 and 17:00",
         "every 10 minutes between 22 and 6",
+        "every hour between 1 and 5pm",
+        "every 15 minutes between 9am and 5",
         "every 10 minutes between 9 and 9",
         "every 7 minutes between 9 and 17",
         "every hour between 9 and 25",
@@ -189,8 +191,7 @@ def test_error_says_whether_text_is_a_sentence(text: str, code: str) -> None:
 def test_error_names_the_only_unknown_word() -> None:
     with pytest.raises(InvalidSchedule) as info:
         parse_schedule("last working day of the month 18:00 Berlin")
-    assert "because of 'Berlin'" in str(info.value)
-    assert "'0 18 WD#L * ?'" in str(info.value)
+    assert "unknown word 'Berlin'" in str(info.value)
 
 
 @pytest.mark.parametrize(

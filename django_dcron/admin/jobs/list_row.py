@@ -78,18 +78,18 @@ class JobRow:
     buttons: SafeString
     freeze: FreezeExtent | None
     """The freeze that holds back the next run."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether one of the latest runs is running."""
-        return any(run.state == State.RUNNING for run in self.recent.runs)
+    is_running: bool
+    """Whether a run is running that the user may view."""
 
 
 def attach_rows(model_admin: JobAdmin, request: HttpRequest, jobs: Iterable[Any]) -> None:
     """Set the attribute ``row`` of each job to its ``JobRow``."""
     jobs, site = list(jobs), model_admin.admin_site
     sees_runs = may_view(request, Run, site)
-    recent = recent_runs(jobs, admin_scope(request, site)) if sees_runs else {}
+    scope = admin_scope(request, site)
+    recent = recent_runs(jobs, scope) if sees_runs else {}
+    running = scope.runs.running().filter(job__in=jobs) if sees_runs else Run.objects.none()
+    running_jobs = {*running.order_by().values_list("job_id", flat=True)}
     actions = _RowActions(model_admin, request)
     for job in jobs:
         runs = recent.get(job.pk, RecentRuns(()))
@@ -101,6 +101,7 @@ def attach_rows(model_admin: JobAdmin, request: HttpRequest, jobs: Iterable[Any]
             last_url=change_url(Run(pk=last.run_id), site) if last else "",
             buttons=actions.of(job, runs_url),
             freeze=freeze_of_next_run(request, job, next_run_of(job)),
+            is_running=job.pk in running_jobs,
         )
 
 

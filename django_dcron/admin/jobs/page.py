@@ -50,8 +50,8 @@ from django_dcron.utils.bounded_text import with_ellipsis
 from django_dcron.utils.time_format import format_site_time
 from django_dcron.utils.time_parsing import parse_datetime
 
-LONGEST_IN_CODE = 100
-"""The number of characters that are shown of a value in code."""
+LONGEST_DECLARED = 100
+"""The number of characters that are shown of a declared value."""
 OCCURRENCES = 10
 RUNS = 20
 REFRESH_EVERY = 5
@@ -161,14 +161,17 @@ class JobPage:
 
     @property
     def is_no_longer_declared(self) -> bool:
-        return self.job.declared is not None and not self.is_declared
+        return sync.is_no_longer_declared(self.job)
 
     @property
-    def changed_here(self) -> list[tuple[object, str]]:
+    def edited_fields(self) -> list[tuple[object, str]]:
         """The label and the declared value of each field that someone changed."""
         return [
-            (JOB_FIELDS[name].model_field.verbose_name, with_ellipsis(text, LONGEST_IN_CODE) or "-")
-            for name, text in sync.texts_in_code(self.job).items()
+            (
+                JOB_FIELDS[name].model_field.verbose_name,
+                with_ellipsis(text, LONGEST_DECLARED),
+            )
+            for name, text in sync.declared_texts(self.job).items()
         ]
 
     @cached_property

@@ -193,7 +193,7 @@ class TargetKindFilter(admin.SimpleListFilter):
             ("code", _("Task or function")),
             ("command", _("Management command")),
             ("shell", _("Shell command")),
-            (UNKNOWN, _("Unknown to this site")),
+            (UNKNOWN, _("Unknown target")),
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import NamedTuple
 
 from django.urls import NoReverseMatch, reverse
@@ -19,6 +20,13 @@ from django_dcron.policies.health.problems import Issue
 from django_dcron.policies.lifecycle import State
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.time_format import format_site_time
+
+HEADER = "Traceback (most recent call last):\n"
+BETWEEN_EXCEPTIONS = (
+    "\nThe above exception was the direct cause of the following exception:\n",
+    "\nDuring handling of the above exception, another exception occurred:\n",
+)
+"""What a traceback has between an exception and the one that it led to."""
 
 
 class AlertContent(NamedTuple):
@@ -154,7 +162,10 @@ def _lines_about(run: Run, state: State | None) -> Iterator[str]:
 
 def _raised_at(traceback: str) -> str:
     """Return the last line of the traceback that names a place in the code, or an empty text."""
-    places = [line.strip() for line in traceback.splitlines() if line.startswith('  File "')]
+    last = traceback[max(0, *map(traceback.rfind, BETWEEN_EXCEPTIONS)) :]
+    lines = last.partition(HEADER)[2].splitlines()
+    frames = takewhile(lambda line: line.startswith(" "), lines)
+    places = [line.strip() for line in frames if line.startswith('  File "')]
     return places[-1] if places else ""
 
 

@@ -25,7 +25,7 @@ from django.core.management import get_commands
 from django_dcron.conf import settings
 from django_dcron.contrib.importers.crontab_lines import CrontabLine, read_lines
 from django_dcron.contrib.importers.management_calls import ManagementCall
-from django_dcron.contrib.importers.names import clean_name, name_digest
+from django_dcron.contrib.importers.names import clean_name, folded, name_digest
 from django_dcron.contrib.importers.source_contents import (
     CRONTAB,
     EntryOmitted,
@@ -40,7 +40,7 @@ from django_dcron.schedules.schedule import has_hash, parse_schedule
 from django_dcron.targets import commands, shell
 
 LONGEST_ARGUMENTS = 40
-_SECRET = re.compile(r"pass|token|secret|key|credential|dsn", re.IGNORECASE)
+_SECRET = re.compile(r"pass|pwd|token|secret|key|auth|sig|cred|dsn|bearer|@|://", re.IGNORECASE)
 _STEP_AFTER_VALUE = re.compile(r"(?:^|,)[0-9]+/")
 AT_BOOT = (
     "@reboot runs when a machine starts, not at a set time; keep the line in the crontab, or use "
@@ -91,13 +91,14 @@ def read(
 def _suffixes(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
     """Return what distinguishes each command from others of the same program in their names.
 
-    These are its arguments, if they are short and no other command of the program has the same.
+    These are its arguments, if they are short and don't lead to the name of another command.
     """
     programs = {tuple(line.argv): line.program for line in lines}
     texts = {tuple(line.argv): _arguments_as_name(line) for line in lines}
-    times = Counter((programs[argv], text) for argv, text in texts.items())
+    names = {argv: folded(f"{programs[argv]}-{text}") for argv, text in texts.items() if text}
+    times = Counter([*names.values(), *map(folded, {*programs.values()})])
     return {
-        argv: text if text and times[programs[argv], text] == 1 else name_digest(str(list(argv)))
+        argv: text if text and times[names[argv]] == 1 else name_digest(str(list(argv)))
         for argv, text in texts.items()
     }
 
@@ -182,9 +183,9 @@ def _suggest_commands(
         contents.notes.append(
             "A job can run a management command without a shell: with the command in "
             f"DCRON_COMMANDS, set the job's target to command:{other[0].program}. The import does "
-            "this for lines without quotes, variables other than PATH, and redirections to files. "
-            "With --without-shell, it also does this for other lines, and lists what their jobs "
-            "leave out."
+            "this for lines that have no quotes, no redirections to files and no variables except "
+            "PATH. With --without-shell, it does this for more lines, and lists what each job "
+            "omits."
         )
 
 
@@ -218,8 +219,8 @@ def _runs_as_command(line: CrontabLine, shell_name: str) -> bool:
 def _entry_of(line: CrontabLine, shell_name: str, suffix: str, times: Counter[str]) -> SourceEntry:
     """Translate a line.
 
-    ``suffix``: that of the command's name in ``DCRON_SHELL``. Empty: other lines have the same
-    command. ``times``: how often each key and suffix was found before.
+    ``suffix``: that of the command's name, or "" if several lines run this command. ``times``: how
+    often each key and suffix was found before.
 
     The key doesn't contain the schedule, so a job follows its line when the schedule changes. It
     doesn't depend on lines with other commands.
@@ -251,8 +252,8 @@ def _job(line: CrontabLine, shell_name: str, warn: Warn) -> dict[str, Any]:
     more: Mapping[str, Any] = {}
     if call is not None and _runs_as_command(line, shell_name):
         key, args, more = f"{commands.PREFIX}{call.command}", call.arguments, call.fields
-        without = f" and {' and '.join(call.left_out)}" if call.left_out else ""
-        warn(f"the line becomes {key} of this project, without a shell{without}")
+        omitted = f", {', '.join(call.omitted)}" if call.omitted else ""
+        warn(f"the line becomes {key} of this project. The job omits: the shell{omitted}")
     else:
         key, args = f"{shell.PREFIX}{shell_name}", []
     return {

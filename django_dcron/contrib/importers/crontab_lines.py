@@ -91,7 +91,7 @@ def read_lines(
 ) -> Iterator[CrontabLine]:
     """Yield the entries. Add invalid lines and notes to ``contents``.
 
-    ``without_shell``: a line that calls a management command does nothing but that.
+    ``without_shell``: whether a line that calls a management command is reduced to that call.
     """
     read_call = reduced_call if without_shell else plain_call
     variables: dict[str, str] = {}

@@ -3,8 +3,8 @@
 Invariants:
 
 - ``plain_call`` accepts only a command that does the same without a shell.
-- ``reduced_call`` also accepts one that does more than the call, and lists what a job leaves out.
-- Neither accepts anything that a shell would expand, or a second program.
+- ``reduced_call`` also accepts one that does more than the call, and lists what the job omits.
+- Neither accepts arguments that a shell would expand, or another program after the call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from django_dcron.policies.overlap import OverlapPolicy
 
 _NAME = r"(?P<name>[A-Za-z_][\w-]*)"
-_NAMED = re.compile(r"(?:^|[\s/])(?:manage\.py|django-admin)\s+([A-Za-z_][\w-]*)")
+_CALLED = re.compile(r"(?:^|[\s/])(?:manage\.py|django-admin)\s+([A-Za-z_][\w-]*)")
 _PLAIN = re.compile(
     r"(?:cd\s+[\w./-]+\s*&&\s*)?(?:[\w./-]*python[\d.]*\s+)?(?:[\w./-]*/)?manage\.py\s+"
     rf"{_NAME}(?P<args>(?:\s+[\w./:=@,+-]+)*)"
@@ -34,8 +34,7 @@ _PREFIX = re.compile(
     | (?P<variable>[A-Za-z_]\w*)=(?:"[^"$`\\]*"|'[^']*'|[\w./:@,+-]*)
     | (?:/usr/bin/)?env
     | exec
-    | (?:/usr/bin/)?nice(?:\s+-n?\s*-?\d+)?
-    | (?:/usr/bin/)?ionice(?:\s+-[cn]\s*\d|\s+-t)*
+    | (?:/usr/bin/)?(?P<priority>nice(?:\s+-n?\s*-?\d+)?|ionice(?:\s+-[cn]\s*\d|\s+-t)*)
     | (?:/usr/bin/)?flock(?P<flock>(?:\s+-\S+|\s+\d+)*)\s+(?P<file>[\w./~-]+)
     | (?:uv|poetry|pipenv)\s+run
     )(?:\s+|(?<=[;&]))
@@ -45,12 +44,17 @@ _PREFIX = re.compile(
 """What may precede the call."""
 _CALL = re.compile(
     r"(?:[\w./~-]*python[\d.]*\s+(?:-[uBO]+\s+)?)?(?:[\w./~-]*/)?(?:manage\.py|django-admin)\s+"
-    rf"{_NAME}(?P<args>(?:\s+(?:[\w./:=@,+-]|\"[^\"$`\\]*\"|'[^']*')+)*)"
+    rf"{_NAME}(?P<args>(?:\s+(?!\d+>)(?:[\w./:=@,+-]|\"[^\"$`\\]*\"|'[^']*')++)*+)"
 )
+"""The call. A number before ``>`` belongs to a redirection."""
 _REDIRECTION = re.compile(r"\s*(?:2>&1|[12&]?>>?\s*(?P<file>[\w./~:@,+-]+))")
+_FAILING_OPTIONS = frozenset({"--nb", "--nonblock", "--wait", "--timeout"})
+"""Options with which ``flock`` exits if it doesn't get the lock."""
+_NOT_EXCLUSIVE = re.compile(r"(?:^|\s)(?:-\w*[su]|--shared|--unlock)")
+"""Options with which a lock doesn't exclude another call of the line."""
 _NOT_NEEDED = frozenset({"PATH"})
 """Variables that a job doesn't get: its worker has already found Python."""
-_OF_THE_PROJECT = ("--settings", "--pythonpath")
+_PROJECT_OPTIONS = ("--settings", "--pythonpath")
 """Options that the job's worker has chosen already."""
 
 
@@ -59,15 +63,15 @@ class ManagementCall:
     command: str
     """The name of the management command."""
     arguments: list[str]
-    left_out: tuple[str, ...] = ()
-    """What the line does and a job doesn't."""
+    omitted: tuple[str, ...] = ()
+    """What the line does and its job doesn't."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the job that follow from the line."""
 
 
 def called_command(command: str) -> str:
     """Return the management command that is called, possibly among other things, or ""."""
-    match = _NAMED.search(command)
+    match = _CALLED.search(command)
     return match[1] if match else ""
 
 
@@ -80,24 +84,29 @@ def plain_call(command: str, variables: Collection[str]) -> ManagementCall | Non
     if match is None or set(variables) - _NOT_NEEDED:
         return None
     arguments = match["args"].split()
-    if any(_is_of_the_project(word) for word in arguments):
+    if any(_is_project_option(word) for word in arguments):
         return None
-    left_out = [f"its {name}" for name in variables]
-    left_out += ["its redirection to /dev/null"] if ">" in command else []
-    return ManagementCall(match["name"], arguments, tuple(left_out))
+    omitted = [f"its variable {name}" for name in variables]
+    omitted += ["its redirection to /dev/null"] if ">" in command else []
+    return ManagementCall(match["name"], arguments, tuple(omitted))
 
 
 def reduced_call(command: str, variables: Collection[str]) -> ManagementCall | None:
     """Return the call without the variables, locks and redirections of the command."""
-    start, fields, left_out = 0, {}, [f"its {name}" for name in variables]
+    start, omitted = 0, [f"its variable {name}" for name in variables]
+    fields: dict[str, Any] = {}
     while prefix := _PREFIX.match(command, start):
         start = prefix.end()
         if prefix["variable"]:
-            left_out.append(f"its {prefix['variable']}")
+            omitted.append(f"its variable {prefix['variable']}")
+        if prefix["priority"]:
+            omitted.append(f"its {prefix['priority']}")
         if prefix["file"]:
-            left_out.append(f"its lock {prefix['file']}")
-            gives_up = any(map(_gives_up, prefix["flock"].split()))
-            policy = OverlapPolicy.SKIP if gives_up else OverlapPolicy.QUEUE_ALL
+            if fields or _NOT_EXCLUSIVE.search(prefix["flock"]):
+                return None
+            omitted.append(f"its lock {prefix['file']}")
+            fails = any(map(_fails_without_lock, prefix["flock"].split()))
+            policy = OverlapPolicy.SKIP if fails else OverlapPolicy.QUEUE_ALL
             fields["overlap_policy"] = policy.value
     match = _CALL.match(command, start)
     if match is None:
@@ -106,32 +115,32 @@ def reduced_call(command: str, variables: Collection[str]) -> ManagementCall | N
     while redirection := _REDIRECTION.match(command, end):
         end = redirection.end()
         if redirection["file"]:
-            left_out.append(f"its redirection to {redirection['file']}")
+            omitted.append(f"its redirection to {redirection['file']}")
     if command[end:].strip():
         return None
-    arguments = list(_without_options_of_the_project(shlex.split(match["args"])))
-    if len(arguments) < len(shlex.split(match["args"])):
-        left_out.append("its settings module")
-    return ManagementCall(match["name"], arguments, tuple(dict.fromkeys(left_out)), fields)
+    words = shlex.split(match["args"])
+    omitted += [f"its {word.partition('=')[0]}" for word in words if _is_project_option(word)]
+    arguments = list(_without_project_options(words))
+    return ManagementCall(match["name"], arguments, tuple(dict.fromkeys(omitted)), fields)
 
 
-def _gives_up(option: str) -> bool:
-    """Return whether ``flock`` then ends without the lock instead of waiting for it."""
+def _fails_without_lock(option: str) -> bool:
+    """Return whether the option makes ``flock`` exit instead of waiting for the lock."""
     if option.startswith("--"):
-        return option.startswith(("--n", "--w", "--timeout"))
+        return option.partition("=")[0] in _FAILING_OPTIONS
     return option.startswith("-") and bool({"n", "w"} & {*option})
 
 
-def _is_of_the_project(word: str) -> bool:
-    return word.partition("=")[0] in _OF_THE_PROJECT
+def _is_project_option(word: str) -> bool:
+    return word.partition("=")[0] in _PROJECT_OPTIONS
 
 
-def _without_options_of_the_project(words: list[str]) -> Iterator[str]:
+def _without_project_options(words: list[str]) -> Iterator[str]:
     skips_value = False
     for word in words:
         if skips_value:
             skips_value = False
-        elif _is_of_the_project(word):
+        elif _is_project_option(word):
             skips_value = "=" not in word
         else:
             yield word

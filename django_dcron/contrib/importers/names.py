@@ -23,14 +23,14 @@ def with_distinct_names(entries: Iterable[SourceEntry]) -> list[SourceEntry]:
     depend on the order.
     """
     cleaned = [_with_clean_name(entry) for entry in entries]
-    times = Counter((entry.namespace, _folded(entry.name)) for entry in cleaned)
+    times = Counter((entry.namespace, folded(entry.name)) for entry in cleaned)
     return [
-        with_unique_name(entry) if times[entry.namespace, _folded(entry.name)] > 1 else entry
+        with_unique_name(entry) if times[entry.namespace, folded(entry.name)] > 1 else entry
         for entry in cleaned
     ]
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
     """Return the name without case and accents, which MariaDB ignores."""
     plain = unicodedata.normalize("NFKD", name.casefold())
     return "".join(character for character in plain if not unicodedata.combining(character))

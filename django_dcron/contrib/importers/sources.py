@@ -116,7 +116,8 @@ def read_file(
 ) -> SourceContents:
     """Read a file. Raises ``SourceProblem``.
 
-    ``timezone``: the time zone of a crontab. ``zone_is_default``: nobody has chosen it.
+    ``timezone``: the time zone of a crontab. ``zone_is_default``: whether the user passed no
+    time zone.
     ``without_shell``: see ``crontab.read``.
     """
     text, form = _text(path), form or file_format_of(path)

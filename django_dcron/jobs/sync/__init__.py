@@ -21,11 +21,11 @@ from django_dcron.jobs.sync.changes import ChangeKind, SyncChange
 from django_dcron.jobs.sync.comparison import (
     DECLARED_DISABLED,
     NO_LONGER_DECLARED,
+    declared_texts,
     edited_fields,
     is_no_longer_declared,
     is_still_declared,
     plan,
-    texts_in_code,
 )
 from django_dcron.jobs.sync.writing import apply
 
@@ -36,11 +36,11 @@ __all__ = [
     "ChangeKind",
     "SyncChange",
     "apply",
+    "declared_texts",
     "edited_fields",
     "is_no_longer_declared",
     "is_still_declared",
     "plan",
-    "texts_in_code",
 ]
 NOTHING_DECLARED = (
     "No jobs are declared with @cron. django-dcron imports cron.py of each app in INSTALLED_APPS."

@@ -73,9 +73,10 @@ def plan(only: tuple[str, str] | None = None) -> list[SyncChange]:
 
 
 def is_still_declared(job: Job) -> bool:
-    """Return whether this process's code declares the job, so that the next sync creates it again.
+    """Return whether this process's code declares the job.
 
-    A job that was declared counts as declared if task modules can't be imported.
+    If the job is deleted, the next sync creates it again. A job that was declared counts as
+    declared if task modules can't be imported.
     """
     if job.declared is None:
         return False
@@ -207,9 +208,12 @@ def _stored_value(field: FieldFormat, declared: Mapping[str, Any]) -> Any:
     return upgrade_stored_value(field, declared[field.name])
 
 
-def texts_in_code(job: Job) -> dict[str, str]:
-    """Return the declared value of each field that a person changed, without those of a pause."""
-    edited = _edited_fields(job)
+def declared_texts(job: Job) -> dict[str, str]:
+    """Return the declared value, as text, of each field that a person changed.
+
+    Fields of a pause are omitted.
+    """
+    edited = _edited_definition_fields(job)
     return {
         name: field.text(_stored_value(field, job.declared or {}))
         for name, field in JOB_FIELDS.items()
@@ -220,7 +224,7 @@ def texts_in_code(job: Job) -> dict[str, str]:
 def edited_fields(job: Job) -> set[str]:
     """Return the fields of a declared job that a person changed, including those of a pause."""
     declared = job.declared or {}
-    edited = _edited_fields(job)
+    edited = _edited_definition_fields(job)
     was_paused = not job.enabled and job.pause_reason not in _AUTOMATIC_PAUSES
     was_enabled = job.enabled and declared.get("enabled") is False
     if was_paused or was_enabled:
@@ -228,7 +232,7 @@ def edited_fields(job: Job) -> set[str]:
     return edited
 
 
-def _edited_fields(job: Job) -> set[str]:
+def _edited_definition_fields(job: Job) -> set[str]:
     declared = job.declared or {}
     return {
         field.name

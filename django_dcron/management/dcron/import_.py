@@ -103,8 +103,9 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--without-shell",
         action="store_true",
-        help="a crontab's lines that call management commands of this project become command:NAME, "
-        "without their variables, redirections and locks; each line shows what its job leaves out",
+        help="import lines of a crontab that call a management command of this project as "
+        "command:NAME; variables and redirections are dropped, and flock becomes the overlap "
+        "policy; the output lists what each job omits",
     )
     parser.add_argument(
         "--disabled",

@@ -85,7 +85,7 @@ def _done(job: Job, is_unchanged: bool, next_run: datetime | None) -> ActionOutc
     else:
         text = "not paused" if is_unchanged else "resumed"
         if is_no_longer_declared(job):
-            text += ", but code no longer declares it, so the next sync pauses it"
+            text += " until the next sync, because code no longer declares the job"
     return ActionOutcome(
         f"{text}; next run {time_text(next_run)}" if next_run else text,
         {"enabled": job.enabled, "next": next_run},

@@ -252,6 +252,28 @@ def test_alert_about_an_exception_names_the_line_that_raised_it(
     assert re.search(r'^File ".*tests/app/tasks\.py", line \d+, in fail$', text, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("traceback", "place"),
+    [
+        ("", ""),
+        ("RuntimeError", ""),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n'
+            '  File "b.py", line 2, in g\n    raise E\nE: oh\n  File "quoted.py", line 3, in h\n',
+            'File "b.py", line 2, in g',
+        ),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 1, in f\nE: oh\n'
+            "\nThe above exception was the direct cause of the following exception:\n\n"
+            'Traceback (most recent call last):\n  File "c.py", line 4, in h\nF: no\n',
+            'File "c.py", line 4, in h',
+        ),
+    ],
+)
+def test_place_is_that_of_the_last_exception(traceback: str, place: str) -> None:
+    assert messages._raised_at(traceback) == place
+
+
 def test_rules_of_a_job_replace_the_general_rules(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = FAILED
     alerter = Alerter(Leader())

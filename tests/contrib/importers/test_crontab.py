@@ -434,33 +434,40 @@ def test_plain_call_of_an_allowed_management_command_needs_no_shell(
 
 
 @pytest.mark.parametrize(
-    ("command", "args", "left_out"),
+    ("command", "args", "omitted"),
     [
         ("cd /srv && python manage.py check >> /tmp/log 2>&1", [], "its redirection to /tmp/log"),
-        ("cd /srv; A=1 B='2 3' python -u manage.py check", [], "its A and its B"),
+        ("cd /srv; A=1 B='2 3' python -u manage.py check", [], "its variable A, its variable B"),
         ("flock -n /tmp/x.lock python manage.py check", [], "its lock /tmp/x.lock"),
-        ("nice -n 10 ionice -c3 uv run manage.py check", [], ""),
+        ("nice -n 10 ionice -c3 uv run manage.py check", [], "its nice -n 10, its ionice -c3"),
         (". env/bin/activate && python manage.py check", [], ""),
         (
             "python manage.py check --settings=a.b --tag 'a b' --pythonpath /x",
             ["--tag", "a b"],
-            "its settings module",
+            "its --settings, its --pythonpath",
         ),
         ('/srv/bin/django-admin check --tag="a b" &>/dev/null', ["--tag=a b"], "its redirection"),
+        ("python manage.py check 2>/tmp/err", [], "its redirection to /tmp/err"),
+        ("python manage.py check a 1>>/tmp/log 2>&1", ["a"], "its redirection to /tmp/log"),
+        ("python manage.py check 2 >/tmp/log", ["2"], "its redirection to /tmp/log"),
+        ("python manage.py check a2>/tmp/log", ["a2"], "its redirection to /tmp/log"),
     ],
 )
-def test_without_shell_a_line_becomes_the_call_and_says_what_it_leaves_out(
-    settings: Settings, command: str, args: list[str], left_out: str
+def test_without_shell_a_line_becomes_the_call_and_says_what_it_omits(
+    settings: Settings, command: str, args: list[str], omitted: str
 ) -> None:
     settings.DCRON_COMMANDS = {"check": ["--tag"]}
     assert only(f"0 0 * * * {command}").values["target"].startswith("shell:")
     entry = only(f"0 0 * * * {command}", without_shell=True)
     assert (entry.values["target"], entry.values["args"]) == ("command:check", args)
     (warning,) = entry.warnings
-    assert left_out in warning
-    assert bool(left_out) == (" and " in warning)
+    assert warning.startswith(
+        "the line becomes command:check of this project. The job omits: the shell"
+    )
+    assert omitted in warning
+    assert bool(omitted) == (", " in warning)
     with_variable = only(f"DJANGO_SETTINGS_MODULE=a\n0 0 * * * {command}", without_shell=True)
-    assert "its DJANGO_SETTINGS_MODULE" in with_variable.warnings[0]
+    assert "its variable DJANGO_SETTINGS_MODULE" in with_variable.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -477,6 +484,10 @@ def test_without_shell_a_line_becomes_the_call_and_says_what_it_leaves_out(
         "python manage.py check%input",
         "A=$(reboot) python manage.py check",
         "flock -n /tmp/x -c 'python manage.py check'",
+        "flock -s /tmp/x python manage.py check",
+        "flock --unlock /tmp/x python manage.py check",
+        "flock -n /tmp/x flock /tmp/y python manage.py check",
+        "python manage.py check 3>/tmp/x",
         "other && python manage.py check",
     ],
 )
@@ -488,7 +499,15 @@ def test_line_that_a_shell_must_run_stays_in_the_shell(settings: Settings, comma
 
 @pytest.mark.parametrize(
     ("options", "policy"),
-    [("-n", "skip"), ("--nonblock", "skip"), ("-xn", "skip"), ("-w 10", "skip"), ("", "queue_all")],
+    [
+        ("-n", "skip"),
+        ("--nonblock", "skip"),
+        ("-xn", "skip"),
+        ("-w 10", "skip"),
+        ("--timeout=10", "skip"),
+        ("--no-fork", "queue_all"),
+        ("", "queue_all"),
+    ],
 )
 def test_lock_of_a_line_becomes_the_overlap_policy(
     settings: Settings, options: str, policy: str
@@ -512,14 +531,40 @@ def test_names_of_one_command_differ_by_its_arguments(settings: Settings) -> Non
     lines = "\n".join(
         f"0 {hour} * * * python manage.py check {arguments}"
         for hour, arguments in enumerate(
-            ("", "--tag=models", "--tag models --deploy", "app", "--api-key=abc", "x" * 50)
+            (
+                "",
+                "--tag=models",
+                "--tag models --deploy",
+                "app",
+                "--api-key=abc",
+                "--pwd=abc",
+                "https://me:abc@shop.example",
+                "x" * 50,
+            )
         )
     )
     entries = with_distinct_names(read(lines).entries)
     names = [entry.name for entry in entries]
     assert names[1:4] == ["check-tag-models", "check-tag-models-deploy", "check-app"]
-    assert len(set(names)) == 6
+    assert len(set(names)) == 8
     assert "abc" not in "".join(names)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["python manage.py imp feed", "python manage.py imp other", "/srv/imp-feed.sh"],
+        ["python manage.py imp a_b", "python manage.py imp A_B"],
+        ["cd /a && python manage.py imp feed", "cd /b && python manage.py imp feed"],
+    ],
+)
+def test_each_command_has_its_own_name(lines: list[str]) -> None:
+    text = "\n".join(f"@daily {line}" for line in lines)
+    contents = read(text)
+    assert len(contents.shell) == len(lines)
+    names = [entry.name.casefold() for entry in with_distinct_names(contents.entries)]
+    assert len({*names}) == len(lines)
+    assert names == [name.casefold() for name in contents.shell]
 
 
 def test_note_names_variables_of_the_printed_settings_that_may_be_secret() -> None:

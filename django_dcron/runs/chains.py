@@ -67,6 +67,8 @@ def parse_follower_key(key: str | None) -> UUID | None:
 class SlotAndFollowers(NamedTuple):
     slot_taken: bool
     """Whether a run has the job's slot."""
+    next_in_line: bool
+    """Whether a run is next in line for the slot."""
     followed: bool
     """Whether any job follows a run that started and ended in the given state."""
 
@@ -83,9 +85,10 @@ def slot_and_followers(job_id: int, state: State) -> SlotAndFollowers:
 def _slot_and_followers_after(state: State) -> Select:
     job_id, conditions = OuterRef("pk"), sorted(conditions_met_by(state, started=True))
     slot = Exists(Run.objects.in_slot(Slot.RUNNING, job_id))
+    line = Exists(Run.objects.in_slot(Slot.NEXT_IN_LINE, job_id))
     follower = Exists(Link.objects.filter(after=job_id, on__in=conditions))
     job = Job.with_deleted.filter(pk=Placeholder(Job, "id"))
-    return Select(Job, lambda: job.values_list(slot, follower))
+    return Select(Job, lambda: job.values_list(slot, line, follower))
 
 
 def create_followers(run: Run, state: State) -> list[Run]:

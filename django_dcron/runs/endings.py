@@ -37,7 +37,7 @@ from django_dcron.models.statistics import count_ended_runs, prepared_count
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.overlap import OverlapPolicy
-from django_dcron.policies.slots import NO_SLOT
+from django_dcron.policies.slots import NO_SLOT, Slot
 from django_dcron.runs import chains, incidents, limits, transitions
 from django_dcron.runs.transitions import LOCK_TIMEOUT, NOBODY
 from django_dcron.utils.sync_points import reach_sync_point
@@ -46,7 +46,7 @@ QUEUEING_POLICIES = frozenset(
     {OverlapPolicy.QUEUE_ONE, OverlapPolicy.QUEUE_ALL, OverlapPolicy.CANCEL_RUNNING}
 )
 """Overlap policies under which a run waits until the job's slot is free. Under ``skip``, a run
-waits only for a backfilled run.
+waits only for a backfilled run, or for one whose worker is silent.
 """
 
 
@@ -125,11 +125,12 @@ def _finish_statements(state: State, columns: tuple[str, ...]) -> ChangeSequence
     The execution itself reports its end, and the job has a row of statistics.
     """
     unfollowed = Exists(Statistics.objects.filter(pk=OuterRef("job_id"), followed=False))
+    next_in_line = Exists(Run.objects.in_slot(Slot.NEXT_IN_LINE, OuterRef("job_id")))
     return ChangeSequence(
         Update(
             Run,
             lambda: _executing(Placeholder(Run, "id"), Placeholder(Run, "attempt")).filter(
-                unfollowed, limited=False
+                unfollowed, ~next_in_line, limited=False
             ),
             **final_columns(state, Placeholder(Run, "reason")),
         ),
@@ -203,7 +204,7 @@ def final_columns(state: State, reason: str | Placeholder) -> dict[str, Any]:
 
 
 def _others_may_wait(run: Run) -> bool:
-    """Return whether runs may wait for this one: under ``skip``, only if it is backfilled."""
+    """Return whether runs may wait for this one. Under ``skip``, one is next in line if it does."""
     return run.job.overlap in QUEUEING_POLICIES or run.trigger == Trigger.BACKFILL
 
 
@@ -225,7 +226,7 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
         others_may_wait = _others_may_wait(run)
         if others_may_wait or conditions_met_by(state, started=True):
             facts = chains.slot_and_followers(run.job_id, state)
-            if others_may_wait and not facts.slot_taken:
+            if (others_may_wait or facts.next_in_line) and not facts.slot_taken:
                 woken = transitions.wake_next(run.job_id)
             if facts.followed:
                 followers = chains.create_followers(run, state)

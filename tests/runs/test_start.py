@@ -453,6 +453,20 @@ def test_run_is_not_skipped_because_of_a_holder_whose_worker_is_gone(max_attempt
     assert deliver(reread(newcomer))
 
 
+def test_run_that_waits_for_a_silent_holder_starts_after_it_has_ended_nevertheless() -> None:
+    """The run isn't overtaken: the end of the holder, which was only suspended, wakes it."""
+    holder, [newcomer] = holder_and_newcomers("skip")
+    long_ago = F("heartbeat_at") - 2 * dcron_settings.RUN_LEASE
+    Run.objects.filter(pk=holder.pk).update(heartbeat_at=long_ago)
+    assert deliver(newcomer) is None
+    token = Attempt.objects.get(run=holder).token
+    succeeded = {"outcome": "succeeded"}
+    assert endings.finish(reread(holder), 1, State.SUCCEEDED, "", succeeded, token)
+    woken = reread(newcomer)
+    assert (woken.state, woken.slot) == (State.PENDING, Slot.RUNNING)
+    assert deliver(woken)
+
+
 def test_holder_in_an_unknown_state_counts_as_unfinished() -> None:
     holder, [newcomer] = holder_and_newcomers("skip")
     Run.objects.filter(pk=holder.pk).update(state="suspended")

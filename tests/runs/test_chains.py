@@ -23,6 +23,7 @@ from django_dcron.diagnosis.doctor.window import Window
 from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.dispatch import DispatchFailed, best_effort
 from django_dcron.execution import termination
+from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.execution.termination import record_killed_attempt
 from django_dcron.jobs import portable
 from django_dcron.jobs.attempt_end import declare_lost, end_attempt
@@ -337,7 +338,11 @@ def test_run_ends_while_the_following_job_is_deleted() -> None:
     for _ in range(5):
         run = running()
         following = follower(run.job)
-        in_threads(lambda run=run: succeed(run), lambda job=following: control.delete(job))
+
+        def end(run: Run = run) -> bool:
+            return retry_until_available(lambda: succeed(run), "the end", "default")
+
+        in_threads(end, lambda job=following: control.delete(job))
         assert Run.objects.get(pk=run.pk).state == State.SUCCEEDED
         assert not Job.objects.filter(pk=following.pk).exists()
         assert not Link.objects.exists()

@@ -46,6 +46,11 @@ _NUMBERS = {
     "twenty": "20",
     "thirty": "30",
 }
+_UNITS_SPELLED_OUT = {
+    **dict.fromkeys(("min", "mins"), "minutes"),
+    **dict.fromkeys(("sec", "secs"), "seconds"),
+    **dict.fromkeys(("hr", "hrs"), "hours"),
+}
 _EVERY = r"(?:every |each |on )?"
 _OF_MONTH = r"(?: of (?:the|every|each|a) month)"
 _START = r"(?:(?:counted |starting )?from|starting|since)(?: on)? ((?:19[789]|20\d)\d-\d{2}-\d{2})"
@@ -119,6 +124,9 @@ def _normalize(text: str) -> str:
     words = re.sub(r"\b([ap])\.m\b\.?", r"\1m", words)
     words = re.sub(r"\bo'?clock\b", "", words)
     words = re.sub(_CLOCK_WITHOUT_AT, r"at \g<0>", words)
+    words = re.sub(r"^(?:noon|midnight)\b", r"at \g<0>", words)
+    words = re.sub(r"\bhalf(?: an)? hour\b", "30 minutes", words)
+    words = " ".join(_UNITS_SPELLED_OUT.get(word, word) for word in words.split())
     words = _with_digits(words.split())
     *others, last = words.split() or [""]  # the last word may be a unit: "every second"
     return " ".join([*(_ORDINALS.get(word, word) for word in others), last])

@@ -557,6 +557,18 @@ def test_pause_of_paused_job_shows_the_replaced_pause() -> None:
     assert f"(replaces paused until resumed: deploy ({getuser()}))" in call("pause", "first")[1]
 
 
+def test_run_of_a_removed_job_says_that_code_no_longer_declares_it() -> None:
+    job = make_job(name="my report", declared={})
+    Job.objects.filter(pk=job.pk).update(target="shop.cron.gone")
+    code, shown = call("run", "my report", "--no-wait")
+    assert code == 2
+    assert "Unknown target 'shop.cron.gone'" in shown
+    assert (
+        "Code no longer declares this job. To delete it: manage.py dcron delete 'my report'"
+        in shown
+    )
+
+
 def test_selection_does_not_resume_undeclared_jobs() -> None:
     gone, other = make_job(name="gone"), make_job(name="other")
     control.pause(gone, NO_LONGER_DECLARED)

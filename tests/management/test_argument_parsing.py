@@ -148,6 +148,10 @@ def test_error_for_declared_job_without_row_names_sync() -> None:
             "Unknown job 'shop/nightly-report'. Did you mean nightly-report?",
         ),
         ("zzz", "Unknown job 'zzz'. To list all jobs: manage.py dcron list"),
+        (
+            "days=30",
+            "Unknown job 'days=30'. To pass arguments to a run: --kwargs '{\"days\": 30}'",
+        ),
         ("", "Unknown job ''. To list all jobs: manage.py dcron list"),
         ("9" * 40, f"Unknown job '{'9' * 40}'. To list all jobs: manage.py dcron list"),
     ],

@@ -6,7 +6,7 @@ Nothing is written.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -31,6 +31,8 @@ from django_dcron.jobs.sync.stored import (
 )
 from django_dcron.models import Job
 from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.targets.shadow import PREFIX as SHADOW
+from django_dcron.utils.bounded_text import with_ellipsis
 from django_dcron.utils.json_values import same_json
 
 NO_LONGER_DECLARED = "no longer declared in code"
@@ -39,6 +41,8 @@ _AUTOMATIC_PAUSES = (NO_LONGER_DECLARED, DECLARED_DISABLED, EXHAUSTED)
 _COMPARED_SEPARATELY = frozenset(
     {"namespace", "name", "declared", "enabled", "pause_reason", "paused_until"}
 )
+LONGEST_PAUSE_REASON = 255
+"""The number of characters of the column."""
 WORKING_DAYS_CAUTION = (
     "caution: the calendar excludes no whole dates, so every date counts as a working day"
 )
@@ -56,10 +60,12 @@ def plan(only: tuple[str, str] | None = None) -> list[SyncChange]:
         if only in (None, declaration.key)
     }
     rows = {(job.namespace, job.name): job for job in _rows(list(declared), only)}
+    new = [declaration.target for key, declaration in declared.items() if key not in rows]
+    imported = _imported_jobs(new) if new else []
     changes = [
         change
         for key, declaration in declared.items()
-        for change in _compare(declaration, rows.get(key))
+        for change in _compare(declaration, rows.get(key), imported)
     ]
     if problem:
         why = (f"some can't be imported: {problem}",)
@@ -98,11 +104,32 @@ def _rows(declared: list[tuple[str, str]], only: tuple[str, str] | None) -> Iter
     return rows.filter(Q(declared__isnull=False) | Q(name__in={name for _, name in declared}))
 
 
-def _compare(declaration: targets.Declaration, job: Job | None) -> list[SyncChange]:
+def _imported_jobs(targets_of_new: Collection[str]) -> list[Job]:
+    """Return the imported jobs, and shadows of them, that execute one of these targets."""
+    wanted = [*targets_of_new, *(f"{SHADOW}{target}" for target in targets_of_new)]
+    rows = Job.objects.using(alias_for(Job)).filter(target__in=wanted)
+    return list(rows.exclude(import_source="").order_by("pk"))
+
+
+def _does_the_same(imported: Job, wanted: Mapping[str, Any]) -> bool:
+    """Return whether the imported job calls the declared target with the declared arguments."""
+    return imported.target.removeprefix(SHADOW) == wanted["target"] and all(
+        same_json(
+            to_stored(JOB_FIELDS[name].value_of(imported)), _stored_value(JOB_FIELDS[name], wanted)
+        )
+        for name in ("args", "kwargs")
+    )
+
+
+def _compare(
+    declaration: targets.Declaration, job: Job | None, imported: Collection[Job]
+) -> list[SyncChange]:
+    """Compare a declaration with its job. ``imported``: see ``_imported_jobs``."""
     try:
         wanted = stored_declaration(declaration)
         if job is None:
-            return [_creation(declaration, wanted)]
+            same = next((each for each in imported if _does_the_same(each, wanted)), None)
+            return [_creation(declaration, wanted, same)]
         if job.declared is not None:
             return _merge(declaration, job, wanted)
     except ValidationError as error:
@@ -118,11 +145,17 @@ def _compare(declaration: targets.Declaration, job: Job | None) -> list[SyncChan
     return [SyncChange(ChangeKind.CONFLICT, str(declaration), (why,), declaration.key)]
 
 
-def _creation(declaration: targets.Declaration, wanted: dict[str, Any]) -> SyncChange:
+def _creation(
+    declaration: targets.Declaration, wanted: dict[str, Any], imported: Job | None
+) -> SyncChange:
+    """Return the creation of the job. It is paused if ``imported`` already does the same."""
     namespace, name = declaration.key
     values = {"declared": wanted, **from_stored(wanted)}
     if values.get("enabled") is False:
         values["pause_reason"] = DECLARED_DISABLED
+    elif imported is not None:
+        reason = f"the job {imported}, imported from {imported.import_source}, does the same"
+        values |= {"enabled": False, "pause_reason": with_ellipsis(reason, LONGEST_PAUSE_REASON)}
     elif is_exhausted(Job(namespace=namespace, name=name, **values), clock.now()):
         values |= {"enabled": False, "pause_reason": EXHAUSTED}
     # The write checks the constraint, because another node may be creating this job right now.

@@ -62,6 +62,8 @@ DETECT_RUNNING = {
     if hasattr(source, "why_running")
 }
 """The sources that can detect that their scheduler still runs."""
+PAUSED_NAMED = 20
+"""The maximum number of paused jobs that the result names."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -151,7 +153,7 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
     here = f"{number_of(running, 'job runs', 'jobs run')} here"
     above = "" if out.is_json else "; see above"
     left = _not_taken_over(result)
-    paused = sum(plan.kept.get("enabled", (True,))[0] is False for plan in result.plans)
+    paused = [str(plan) for plan in result.plans if plan.kept.get("enabled", (True,))[0] is False]
     if paused and not out.is_json:
         _show_paused(out, source, paused)
     if left or (result.problems and not running):
@@ -175,12 +177,14 @@ def _show_takeover_result(out: Output, source: str, result: import_.ImportResult
         )
 
 
-def _show_paused(out: Output, source: str, paused: int) -> None:
-    number = number_of(paused, "job stays", "jobs stay")
+def _show_paused(out: Output, source: str, paused: list[str]) -> None:
+    number = number_of(len(paused), "job stays", "jobs stay")
+    if len(paused) <= PAUSED_NAMED:
+        command = f"To run them: {shlex.join(['manage.py', 'dcron', 'resume', *paused])}"
+    else:
+        command = f"To list them: manage.py dcron list --paused --source {source}"
     out.line(
-        f"! {number} paused, as before. To list them: manage.py dcron list --paused --source "
-        f"{source}. For the reason of one: manage.py dcron show JOB. To run all of them: "
-        f"manage.py dcron resume --source {source}",
+        f"! {number} paused, as before. For the reason of one: manage.py dcron show JOB. {command}",
         WARNING,
     )
 

@@ -108,6 +108,8 @@ def _hint(text: str, jobs: JobQuerySet) -> str:
             ": code declares it, but the database doesn't have it yet. Run manage.py dcron sync, "
             "or restart the nodes."
         )
+    if re.match(r"[A-Za-z_]\w*=", text):
+        return ". To pass arguments to a run: --kwargs '{\"days\": 30}'"
     _, _, name = text.rpartition("/")
     alike = (
         list(jobs.filter(name__icontains=name).order_by("namespace", "name")[:CANDIDATES])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,8 @@ from django.db import connections
 
 from django_dcron import control
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import DcronError, InvalidArguments
+from django_dcron.exceptions import DcronError, InvalidArguments, UnknownTarget
+from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions, option_values
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -176,7 +178,11 @@ def _trigger(job: Job, options: dict[str, Any]) -> Run:
             source = f"--{given[0]} with {source}"
         raise usage_error(f"{source}: {error}") from error
     except (DcronError, ValueError) as error:
-        raise usage_error(str(error)) from error
+        gone = ""
+        if isinstance(error, UnknownTarget) and is_no_longer_declared(job):
+            delete = shlex.join(["manage.py", "dcron", "delete", str(job)])
+            gone = f" Code no longer declares this job. To delete it: {delete}"
+        raise usage_error(f"{error}{gone}") from error
 
 
 def _json(option: str, text: str | None, kind: type, allowed: str) -> Any:

@@ -87,6 +87,7 @@ def test_systemd_units_are_valid_and_consistent() -> None:
         "dcron-health.timer",
         "dcron-health.service",
         "shop-worker.service",
+        "shop.service",
     }
     parsed = {}
     for name, text in UNITS.items():
@@ -102,6 +103,16 @@ def test_systemd_units_are_valid_and_consistent() -> None:
     )
     assert service["Service"]["KillMode"] == "mixed"
     assert "KillSignal" not in service["Service"], "systemd's default, SIGTERM, drains the node"
+
+
+def test_website_stops_later_than_its_workers() -> None:
+    """systemd must not kill gunicorn while its workers still wait for their runs."""
+    parsed = ConfigParser(interpolation=None)
+    parsed.read_string(UNITS["shop.service"])
+    graceful = re.search(r"--graceful-timeout (\d+)", parsed["Service"]["ExecStart"])
+    assert graceful
+    assert int(parsed["Service"]["TimeoutStopSec"]) > int(graceful[1])
+    assert parsed["Service"]["KillMode"] == "mixed"
 
 
 def test_manifests_give_node_time_to_drain() -> None:

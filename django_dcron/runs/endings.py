@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 
 from django_dcron.conf import settings
 from django_dcron.db.change_sequence import ChangeSequence
@@ -37,7 +37,7 @@ from django_dcron.models.statistics import count_ended_runs, prepared_count
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.overlap import OverlapPolicy
-from django_dcron.policies.slots import NO_SLOT, Slot
+from django_dcron.policies.slots import NO_SLOT
 from django_dcron.runs import chains, incidents, limits, transitions
 from django_dcron.runs.transitions import LOCK_TIMEOUT, NOBODY
 from django_dcron.utils.sync_points import reach_sync_point
@@ -103,7 +103,7 @@ def finish(
             "job_id": run.job_id,
         }
         attempt_values = {"run_id": run.pk, "number": attempt, "token": token, **attempt_columns}
-        if _finish_statements(state, tuple(attempt_columns)).execute(
+        if _finish_statements(state, tuple(attempt_columns), settings.RUN_LEASE).execute(
             **run_values, **attempt_values
         ):
             return True
@@ -118,19 +118,20 @@ def finish(
 
 
 @cache
-def _finish_statements(state: State, columns: tuple[str, ...]) -> ChangeSequence:
+def _finish_statements(state: State, columns: tuple[str, ...], lease: timedelta) -> ChangeSequence:
     """Return the statements for the usual end of a run. They change nothing in other cases.
 
     In the usual case, no run waits for the slot, none follows, and the run has no place in a limit.
-    The execution itself reports its end, and the job has a row of statistics.
+    The execution itself reports its end, and the job has a row of statistics. An attempt that
+    started within ``lease`` has never been silent, so no run waits for it under ``skip``.
     """
     unfollowed = Exists(Statistics.objects.filter(pk=OuterRef("job_id"), followed=False))
-    next_in_line = Exists(Run.objects.in_slot(Slot.NEXT_IN_LINE, OuterRef("job_id")))
+    never_silent = Q(started_at__gt=UtcNow() - lease)
     return ChangeSequence(
         Update(
             Run,
             lambda: _executing(Placeholder(Run, "id"), Placeholder(Run, "attempt")).filter(
-                unfollowed, ~next_in_line, limited=False
+                unfollowed, never_silent, limited=False
             ),
             **final_columns(state, Placeholder(Run, "reason")),
         ),
@@ -204,8 +205,15 @@ def final_columns(state: State, reason: str | Placeholder) -> dict[str, Any]:
 
 
 def _others_may_wait(run: Run) -> bool:
-    """Return whether runs may wait for this one. Under ``skip``, one is next in line if it does."""
-    return run.job.overlap in QUEUEING_POLICIES or run.trigger == Trigger.BACKFILL
+    """Return whether runs may wait for this one.
+
+    Under ``skip``, one may also wait since an earlier attempt, or for one that has been silent.
+    """
+    return (
+        run.job.overlap in QUEUEING_POLICIES
+        or run.trigger == Trigger.BACKFILL
+        or (run.job.overlap is OverlapPolicy.SKIP and run.attempt > 1)
+    )
 
 
 def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run] | None:

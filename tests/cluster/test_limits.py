@@ -48,7 +48,7 @@ def test_limit_holds_while_workers_and_nodes_are_killed(cluster: Cluster) -> Non
 def test_each_key_has_its_own_places_while_workers_and_nodes_are_killed(cluster: Cluster) -> None:
     """The keys come from the arguments of the jobs and of triggered runs."""
     limit = control.save_limit(Limit(name="api", key=WITH_KEY, max_running=2))
-    start_for_each_customer(cluster, limit)
+    start_for_each_customer(cluster, limit, every=2)  # slow workers must keep up
     triggered = make_job(target=WITNESS, schedule="@never", limit=limit, overlap_policy="allow")
     for number in (1, 2, 3) * 4:
         control.trigger(triggered, kwargs={"seconds": 0.3, "number": number})
@@ -94,20 +94,24 @@ def start(cluster: Cluster, limit: Limit, **fields: object) -> None:
     )
 
 
-def start_for_each_customer(cluster: Cluster, limit: Limit) -> None:
-    """Start two jobs for each of two customers, and six for a third one."""
+def start_for_each_customer(cluster: Cluster, limit: Limit, every: int = 1) -> None:
+    """Start two jobs for each of two customers, and six for a third one.
+
+    ``every``: the interval of the most frequent jobs, in seconds.
+    """
     given = {"target": WITNESS, "limit": limit, "misfire_grace": 120 * SECOND, "max_attempts": 5}
     for number in (1, 2):
         for name, policy in (("all", "allow"), ("in turn", "queue_all")):
             make_job(
                 name=f"customer {number} {name}",
-                schedule="* * * * * *" if policy == "allow" else "*/2 * * * * *",
+                schedule=f"*/{every if policy == 'allow' else 2 * every} * * * * *",
                 kwargs={"seconds": 0.4, "number": number},
                 overlap_policy=policy,
                 retry_backoff=SECOND,
                 **given,
             )
-    start(cluster, limit, kwargs={"seconds": 0.2, "number": 3}, schedule="*/4 * * * * *")
+    given = {"kwargs": {"seconds": 0.2, "number": 3}, "schedule": f"*/{4 * every} * * * * *"}
+    start(cluster, limit, **given)
 
 
 def wait_for_waiting_and_killed(cluster: Cluster) -> None:

@@ -457,7 +457,7 @@ def test_run_that_waits_for_a_silent_holder_starts_after_it_has_ended_neverthele
     """The run isn't overtaken: the end of the holder, which was only suspended, wakes it."""
     holder, [newcomer] = holder_and_newcomers("skip")
     long_ago = F("heartbeat_at") - 2 * dcron_settings.RUN_LEASE
-    Run.objects.filter(pk=holder.pk).update(heartbeat_at=long_ago)
+    Run.objects.filter(pk=holder.pk).update(heartbeat_at=long_ago, started_at=long_ago)
     assert deliver(newcomer) is None
     token = Attempt.objects.get(run=holder).token
     succeeded = {"outcome": "succeeded"}

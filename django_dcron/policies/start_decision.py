@@ -230,8 +230,8 @@ def _decide_overlap(facts: StartFacts, holder: OtherRun) -> StartAction:
         return WaitInBackfill()
     if facts.overlap is OverlapPolicy.QUEUE_ALL:
         return Wait(next_in_line=False)
-    is_alive = not (holder.is_backfilled or (holder.is_running and holder.is_silent))
-    if facts.overlap is OverlapPolicy.SKIP and is_alive:
+    waits_under_skip = holder.is_backfilled or (holder.is_running and holder.is_silent)
+    if facts.overlap is OverlapPolicy.SKIP and not waits_under_skip:
         return End(State.SKIPPED, Reason.HOLDER_UNFINISHED)
     if facts.overlap is OverlapPolicy.CANCEL_RUNNING and holder.scheduled_at > facts.scheduled_at:
         return End(State.SKIPPED, Reason.HOLDER_UNFINISHED)

@@ -15,6 +15,7 @@ from django.db.models import Q
 from django_dcron import targets
 from django_dcron.db import clock
 from django_dcron.db.routing import alias_for
+from django_dcron.jobs.pausing import LONGEST_STORED_REASON
 from django_dcron.jobs.placement import (
     TIMING,
     is_exhausted,
@@ -41,8 +42,6 @@ _AUTOMATIC_PAUSES = (NO_LONGER_DECLARED, DECLARED_DISABLED, EXHAUSTED)
 _COMPARED_SEPARATELY = frozenset(
     {"namespace", "name", "declared", "enabled", "pause_reason", "paused_until"}
 )
-LONGEST_PAUSE_REASON = 255
-"""The number of characters of the column."""
 WORKING_DAYS_CAUTION = (
     "caution: the calendar excludes no whole dates, so every date counts as a working day"
 )
@@ -155,7 +154,7 @@ def _creation(
         values["pause_reason"] = DECLARED_DISABLED
     elif imported is not None:
         reason = f"the job {imported}, imported from {imported.import_source}, does the same"
-        values |= {"enabled": False, "pause_reason": with_ellipsis(reason, LONGEST_PAUSE_REASON)}
+        values |= {"enabled": False, "pause_reason": with_ellipsis(reason, LONGEST_STORED_REASON)}
     elif is_exhausted(Job(namespace=namespace, name=name, **values), clock.now()):
         values |= {"enabled": False, "pause_reason": EXHAUSTED}
     # The write checks the constraint, because another node may be creating this job right now.

@@ -99,7 +99,11 @@ LATE_SUCCESSES = "late_successes"
 
 
 def count_ended_runs(job_ids: Collection[int], state: State, number: int = 1) -> None:
-    """Add ``number`` runs or occurrences that ended in ``state`` to each job's statistics."""
+    """Add ``number`` runs or occurrences that ended in ``state`` to each job's statistics.
+
+    With ``number=0``, for the run of a shadow, only the last outcome and the consecutive failures
+    change.
+    """
     if len(job_ids) == number == 1 and _counting_one(state).execute(job_id=next(iter(job_ids))):
         return
     _count(job_ids, state.value, number, counter_updates(state, number))

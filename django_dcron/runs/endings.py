@@ -40,6 +40,7 @@ from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import NO_SLOT
 from django_dcron.runs import chains, incidents, limits, transitions
 from django_dcron.runs.transitions import LOCK_TIMEOUT, NOBODY
+from django_dcron.targets.shadow import NOT_EXECUTED
 from django_dcron.utils.sync_points import reach_sync_point
 
 QUEUEING_POLICIES = frozenset(
@@ -95,7 +96,8 @@ def finish(
     ``last_heartbeat``: if the execution has sent a newer heartbeat, nothing changes and False is
     returned.
     """
-    if token is not None and not run.limited and not _others_may_wait(run):
+    is_counted = reason != NOT_EXECUTED
+    if token is not None and is_counted and not run.limited and not _others_may_wait(run):
         run_values = {
             "id": run.pk,
             "attempt": attempt,
@@ -238,7 +240,7 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
                 woken = transitions.wake_next(run.job_id)
             if facts.followed:
                 followers = chains.create_followers(run, state)
-        count_ended_runs([run.job_id], state)
+        count_ended_runs([run.job_id], state, number=0 if reason == NOT_EXECUTED else 1)
         placed = limits.free_places([run.pk]) if limited else []
     return [*([] if woken is None else [woken]), *followers, *placed]
 

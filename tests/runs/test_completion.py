@@ -18,7 +18,7 @@ from django_dcron.dispatch import best_effort
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing
 from django_dcron.jobs.attempt_end import declare_lost, end_attempt
-from django_dcron.models import Attempt, Job, Run
+from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.retry import Failure, FailureClass
 from django_dcron.policies.slots import Slot
@@ -84,6 +84,15 @@ def test_success_of_a_shadow_says_that_nothing_was_executed() -> None:
     assert (after.state, after.reason) == (State.SUCCEEDED, NOT_EXECUTED)
     sentences = explain(after.job, after.scheduled_at).sentences
     assert NOT_EXECUTED in [sentence.params.get("reason") for sentence in sentences]
+
+
+def test_success_of_a_shadow_ends_its_failures_but_isnt_counted() -> None:
+    run = running(target="shadow:tests.app.tasks.ok")
+    Statistics.objects.filter(pk=run.job_id).update(consecutive_failures=2)
+    assert end_attempt(run, 1, SUCCEEDED, attempt_of(run).token)
+    statistics = reread(run).job.statistics
+    assert (statistics.succeeded, statistics.consecutive_failures) == (0, 0)
+    assert statistics.last_state == State.SUCCEEDED
 
 
 def test_failure_without_attempts_left_ends_the_run_with_its_reason() -> None:

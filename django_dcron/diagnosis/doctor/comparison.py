@@ -24,6 +24,7 @@ class RunColumns(NamedTuple):
     scheduled_at: datetime
     trigger: str
     state: str
+    reason: str
     missed_before: int
     missed_from: datetime | None
 

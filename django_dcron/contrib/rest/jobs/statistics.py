@@ -25,11 +25,13 @@ class JobStatsSerializer(JobStatusSerializer):
     finished_by_state = serializers.DictField(
         child=serializers.IntegerField(),
         read_only=True,
-        help_text="The number of finished runs by state, including pruned runs.",
+        help_text="The number of finished runs by state, including pruned runs, without the "
+        "successes of a shadow.",
     )
     consecutive_failures = serializers.IntegerField(read_only=True)
     success_rate = SuccessRateSerializer(
-        read_only=True, help_text="The success rate of all of the job's runs."
+        read_only=True,
+        help_text="The success rate of all of the job's runs, without those of a shadow.",
     )
     latest_success_rate = SuccessRateSerializer(
         read_only=True,

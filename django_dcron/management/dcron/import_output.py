@@ -114,11 +114,11 @@ def show_entry_plans(
 
 
 def _show_misfire_policy(out: Output, plans: Sequence[EntryPlan]) -> None:
-    """Show how many new or changed jobs omit late runs. Messages of beat wait for a worker."""
+    """Show how many new jobs omit late runs. Messages of beat wait for a worker."""
     latest_only = sum(
         plan.job is not None and plan.job.misfire_policy == MisfirePolicy.RUN_LATEST
         for plan in plans
-        if plan.outcome in DIFFERENCES
+        if plan.outcome is ImportOutcome.CREATE
     )
     if latest_only:
         jobs = number_of(latest_only, "job has", "jobs have")

@@ -607,7 +607,7 @@ def test_audit_log_names_the_handover_as_the_reason_of_its_pause() -> None:
         assert resumed.after["paused_until"] is None
 
 
-def test_import_and_handover_count_jobs_that_omit_late_runs() -> None:
+def test_import_and_handover_count_new_jobs_that_omit_late_runs() -> None:
     for name in ("a", "b"):
         crontab_row(name, **twelve_hours_from_now())
 
@@ -616,9 +616,10 @@ def test_import_and_handover_count_jobs_that_omit_late_runs() -> None:
         return [line.partition(":")[0] for line in lines if "misfire_policy=run_all" in line]
 
     assert count("import", SOURCE) == ["! 2 jobs have the misfire policy run_latest"]
-    count("import", SOURCE, "--apply", "--disabled")
+    assert count("import", SOURCE, "--apply", "--disabled") != []
     assert count("import", SOURCE, "--disabled") == []
     assert call("set", "a", "misfire_policy=run_all").code == 0
+    crontab_row("new", **twelve_hours_from_now())
     assert count("handover", SOURCE) == ["! 1 job has the misfire policy run_latest"]
     assert call("handover", SOURCE, "--apply").code == 0
     assert Job.objects.get(name="a").misfire_policy == "run_all"

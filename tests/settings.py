@@ -9,6 +9,8 @@ DCRON_TEST_BROKER     URL of another broker than that Redis
 DCRON_TEST_QUEUE_TYPE "quorum" for RabbitMQ's replicated queues
 DCRON_TEST_HEARTBEAT  seconds between two heartbeats of a worker and RabbitMQ, or between two checks
                       of a worker's connections to Redis
+DCRON_TEST_DB_REUSE_MAX  how many tasks of a worker share a database connection (one, as Celery's
+                      default)
 DCRON_TEST_THEME      a theme of the admin: unfold or jazzmin; the plain admin by default
 DCRON_TEST_SETTINGS   DCRON_* durations in seconds as JSON, for a test's process: {"RUN_LEASE": 1}
 
@@ -108,6 +110,7 @@ DCRON_QUEUES = [
     "from-nodes",
 ]
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_DB_REUSE_MAX = int(os.environ.get("DCRON_TEST_DB_REUSE_MAX") or 0)
 CELERY_WORKER_LOST_WAIT = (
     0.5  # seconds that Celery waits for a late result of a worker process that died
 )

@@ -55,12 +55,14 @@ TARGET = "tests.app.tasks.logged_witness"
 def test_no_occurrence_of_many_is_lost_or_duplicated(
     cluster: Cluster, redis_server: services.Server, tmp_path: Path
 ) -> None:
-    cluster.start(jobs=0, nodes=0, record_changes=False)
+    kept_connections = {"DCRON_TEST_DB_REUSE_MAX": "1000"}
+    cluster.start(jobs=0, nodes=0, worker_env=kept_connections, record_changes=False)
     until = (now() + OCCURRENCES / RATE * SECOND).replace(microsecond=0)
     jobs = _make_jobs(until, tmp_path)
     for _ in range(2):
         cluster.add_node()
     faults = _inject_faults(cluster, redis_server, until)
+    _vacuum()
     wait_until_none(_unfinished, what="all jobs and runs to end", interval=1)
     cluster.stop()
     cluster.totals, findings = _judge(cluster.after, until, jobs, tmp_path)

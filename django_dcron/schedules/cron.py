@@ -31,7 +31,11 @@ from django_dcron.schedules.fields import (
 )
 from django_dcron.schedules.recurrence import Recurrence
 from django_dcron.schedules.recurrence_text import parse_recurrence
-from django_dcron.schedules.sentences import find_unknown_word, schedule_of_sentence
+from django_dcron.schedules.sentences import (
+    find_unknown_word,
+    schedule_of_sentence,
+    with_weekdays,
+)
 from django_dcron.utils.messages import gettext_noop as _
 
 _KINDS: tuple[FieldKind, ...] = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
@@ -44,6 +48,10 @@ _SENTENCE = _("Schedule %(value)s is a sentence. Write it as %(schedule)s.")
 _UNKNOWN_SENTENCE = _(
     "Schedule %(value)s isn't valid. Use cron fields, such as 30 9 * * MON-FRI for “every weekday "
     "at 9:30”, or a macro such as @hourly."
+)
+_WORKING_DAYS = _(
+    "Schedule %(value)s doesn't say which days are holidays. Write %(sentence)s, and set the "
+    "calendar of the job to exclude holidays."
 )
 _UNKNOWN_WORD = _(
     "Schedule %(value)s contains the unknown word %(word)s. Set the time zone and the calendar of "
@@ -208,6 +216,10 @@ def _texts(text: str) -> list[tuple[FieldKind, str]]:
     value = repr(text)
     if (looks_like_sentence or not has_fields) and (schedule := schedule_of_sentence(text)):
         raise InvalidSchedule(_SENTENCE, value=value, schedule=repr(schedule), code="sentence")
+    if looks_like_sentence and schedule_of_sentence(weekdays := with_weekdays(text)):
+        raise InvalidSchedule(
+            _WORKING_DAYS, value=value, sentence=repr(weekdays), code="working_days"
+        )
     if looks_like_sentence and (word := find_unknown_word(text)):
         raise InvalidSchedule(_UNKNOWN_WORD, value=value, word=repr(word), code="unknown_word")
     if looks_like_sentence:

@@ -15,7 +15,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import date, timedelta
-from itertools import groupby
+
+from django_dcron.schedules.sentence_times import (
+    Time,
+    clock_fields,
+    hours_field,
+    take_hours,
+    take_times,
+    with_at,
+)
 
 MAX_LENGTH = 200
 _DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
@@ -26,7 +34,6 @@ _MONTH = (
     r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
     r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
 )
-_CLOCK = r"(?:noon|midnight|\d{1,2}(?::\d{2})?(?: ?[ap]m)?)"
 _ORDINAL = r"(?:\d{1,2}(?:st|nd|rd|th)|last)"
 _ORDINALS = {"first": "1st", "second": "2nd", "third": "3rd", "fourth": "4th", "fifth": "5th"}
 _NUMBERS = {
@@ -57,19 +64,14 @@ _START = r"(?:(?:counted |starting )?from|starting|since)(?: on)? ((?:19[789]|20
 _REPEATED = r"every (?P<number>\d{1,3}|other) (?P<unit>weeks?|days?)(?: on (?P<days>.+))?"
 _EVERY_OTHER_DAY_OF_WEEK = rf"every (?:2nd|other) ({_DAY})|(?:biweekly|fortnightly) on ({_DAY})"
 _INTERVAL = r"every (?:(\d{1,4}) )?(second|minute|hour)s?(?: (.+))?"
-_AT_TIMES = rf"\bat ({_CLOCK}(?: and (?:at )?{_CLOCK})*)(?= |$)"
-_CLOCK_WITHOUT_AT = r"(?<!at )(?<!and )(?<![-:\d])\b\d{1,2}(?::\d{2}(?: ?[ap]m)?| ?[ap]m)(?= |$)"
-_BOUND = rf"(?:at )?({_CLOCK})"
-_BETWEEN = rf"\b(?:between|from) {_BOUND} (?:and|to|until|till|through) {_BOUND}(?= |$)"
 _IN_MONTHS = rf"\bin ({_MONTH}(?: and (?:in )?{_MONTH})*)(?= |$)"
 _DAY_RANGE = rf"({_DAY})(?: to | through | until | ?- ?)({_DAY})"
 _QUARTERS = "JAN,APR,JUL,OCT"
+_LAST_OF_QUARTERS = "MAR,JUN,SEP,DEC"
 _UNITS = {"second": "s", "minute": "m", "hour": "h"}
 _FULL = {"second": 60, "minute": 60, "hour": 24}
 """The cycle of each unit in cron text; only divisors of it are evenly spaced."""
 
-Time = tuple[int, int]
-"""Hour and minute."""
 DayFields = tuple[str, str, str]
 """Day of month, month and day of week."""
 
@@ -84,7 +86,7 @@ def schedule_of_sentence(text: str, today: date | None = None) -> str | None:
     words = _normalize(text)
     if (interval := _interval(words)) is not None:
         return interval
-    words, times = _take_times(words)
+    words, times = take_times(words)
     if times is not None and (recurrence := _recurrence(words, times or [(0, 0)], today)):
         return recurrence
     words, months = _take_months(words)
@@ -97,7 +99,7 @@ def schedule_of_sentence(text: str, today: date | None = None) -> str | None:
     if months and month != "*":
         return None
     return "\n".join(
-        f"{clock} {day} {months or month} {weekday}" for clock in _clock_fields(times or [(0, 0)])
+        f"{clock} {day} {months or month} {weekday}" for clock in clock_fields(times or [(0, 0)])
     )
 
 
@@ -117,14 +119,19 @@ def find_unknown_word(text: str) -> str:
     return found[0] if len(found) == 1 else ""
 
 
+def with_weekdays(text: str) -> str:
+    """Return the sentence with "weekday" for each "working day" or "business day", if any."""
+    words = " ".join(text.casefold().split())
+    return re.sub(r"\b(?:working |business |work)day(?=s?\b)", "weekday", words)
+
+
 def _normalize(text: str) -> str:
     words = text.casefold().strip().rstrip(".")
     words = re.sub(r"\s*(?:,|&|;)\s*(?:and\s+)?", " and ", words)
     words = re.sub(r"[\u2010-\u2015]", "-", words)
     words = re.sub(r"\b([ap])\.m\b\.?", r"\1m", words)
     words = re.sub(r"\bo'?clock\b", "", words)
-    words = re.sub(_CLOCK_WITHOUT_AT, r"at \g<0>", words)
-    words = re.sub(r"^(?:noon|midnight)\b", r"at \g<0>", words)
+    words = with_at(words)
     words = re.sub(r"\bhalf(?: an)? hour\b", "30 minutes", words)
     words = " ".join(_UNITS_SPELLED_OUT.get(word, word) for word in words.split())
     words = _with_digits(words.split())
@@ -147,7 +154,7 @@ def _with_digits(words: list[str]) -> str:
 def _interval(words: str) -> str | None:
     if found := re.fullmatch(r"(?:every hour|hourly)(?: at (?:minute |:)(\d{1,2}))?", words):
         return f"{int(found[1] or 0)} * * * *" if int(found[1] or 0) < 60 else None
-    words, between = _take_hours(words)
+    words, between = take_hours(words)
     if not (found := re.fullmatch(_INTERVAL, words)):
         return None
     number, unit = int(found[1] or 1), found[2]
@@ -158,7 +165,7 @@ def _interval(words: str) -> str | None:
         return None if found[3] or between else f"@every {number}{_UNITS[unit]}"
     step = "*" if number == 1 else f"*/{number}"
     hours = "*"
-    if between is not None and (hours := _hours(between, number, unit)) == "":
+    if between is not None and (hours := hours_field(between, number, unit)) == "":
         return None
     clock = {
         "second": f"{step} * {hours}",
@@ -166,34 +173,6 @@ def _interval(words: str) -> str | None:
         "hour": f"0 {step if between is None else hours}",
     }[unit]
     return f"{clock} {' '.join(days)}"
-
-
-def _take_hours(words: str) -> tuple[str, tuple[Time | None, Time | None] | None]:
-    """Return the other words and the bounds of the time of day, if any are named."""
-    if not (found := re.search(_BETWEEN, words)):
-        return words, None
-    others = " ".join(f"{words[: found.start()]} {words[found.end() :]}".split())
-    bounds = found[1], found[2]
-    if any(bound.isdigit() for bound in bounds) and any(bound.endswith("m") for bound in bounds):
-        return others, (None, None)  # "1 and 5pm" may begin at 1am or 1pm
-    return others, (_time(bounds[0]), _time(bounds[1]))
-
-
-def _hours(between: tuple[Time | None, Time | None], number: int, unit: str) -> str:
-    """Return the hours field of an interval between two times; empty if they aren't whole hours.
-
-    Between 9 and 17, every ten minutes ends at 16:50, and every hour ends at 17:00.
-    """
-    first, last = between
-    if first is None or last is None or first[1] or last[1]:
-        return ""
-    start, end = first[0], last[0] or 24
-    if unit != "hour":
-        end -= 1
-    if not start < end <= 23:
-        return ""
-    step = f"/{number}" if unit == "hour" and number > 1 else ""
-    return f"{start}-{end}{step}"
 
 
 # --- every second week or day ---------------------------------------------------------------------
@@ -234,42 +213,6 @@ def _date(text: str) -> date | None:
 
 def _next_days(start: date) -> list[date]:
     return [start + timedelta(days=days) for days in range(7)]
-
-
-# --- times ----------------------------------------------------------------------------------------
-
-
-def _take_times(words: str) -> tuple[str, list[Time] | None]:
-    """Return the other words and the times; None if a time is impossible."""
-    found = re.search(_AT_TIMES, words)
-    if found is None:
-        return words, []
-    times = [_time(each) for each in re.split(r" and (?:at )?", found[1])]
-    others = " ".join(f"{words[: found.start()]} {words[found.end() :]}".split())
-    valid = [time for time in times if time is not None]
-    return others, sorted(set(valid)) if len(valid) == len(times) else None
-
-
-def _time(text: str) -> Time | None:
-    if text in {"noon", "midnight"}:
-        return (12 if text == "noon" else 0), 0
-    found = re.fullmatch(r"(\d+)(?::(\d+))?(?: ?([ap])m)?", text)
-    assert found  # noqa: S101 (the text has matched _CLOCK)
-    hour, minute, half = int(found[1]), int(found[2] or 0), found[3]
-    if half:
-        if not 1 <= hour <= 12:
-            return None
-        hour = hour % 12 + (12 if half == "p" else 0)
-    return (hour, minute) if hour < 24 and minute < 60 else None
-
-
-def _clock_fields(times: list[Time]) -> list[str]:
-    """Return minute and hour, once for each minute."""
-    by_minute = sorted((minute, hour) for hour, minute in times)
-    return [
-        f"{minute} {','.join(str(hour) for _minute, hour in group)}"
-        for minute, group in groupby(by_minute, key=lambda pair: pair[0])
-    ]
 
 
 # --- days -----------------------------------------------------------------------------------------
@@ -335,6 +278,15 @@ def _of_month(found: re.Match[str]) -> DayFields | None:
     return ("*", "*", ",".join(days)) if all(n is None or n <= 5 for n in ordinals) else None
 
 
+def _of_quarter(found: re.Match[str]) -> DayFields | None:
+    """Return the fields of "every quarter" or "the last day of the quarter"."""
+    number = _number(found["ordinal"] or "1st")
+    if number is None:
+        return "L", _LAST_OF_QUARTERS, "*"
+    # April, the shortest first month of a quarter, has 30 days.
+    return (str(number), _QUARTERS, "*") if 1 <= number <= 30 else None
+
+
 def _of_year(found: re.Match[str]) -> DayFields | None:
     number = int(re.sub(r"\D", "", found["day"]))
     return (str(number), _month(found["month"]), "*") if 1 <= number <= 31 else None
@@ -347,6 +299,7 @@ def _fixed(*fields: str) -> Callable[[re.Match[str]], DayFields | None]:
 
 _LIST = rf"(?:the )?(?P<ordinals>{_ORDINAL}(?: and (?:on )?(?:the )?{_ORDINAL})*)"
 _KIND = rf"(?: (?P<kind>days?|weekdays?|working days?|workdays?|business days?|{_DAY}))?"
+_ORDINAL_DAY = rf"(?P<ordinal>{_ORDINAL})(?: day)?"
 _MONTHLY = r"(?:every month|each month|monthly)"
 _YEARLY = r"(?:every year |each year |yearly |annually )?"
 _DATE = r"(?P<day>\d{1,2}(?:st|nd|rd|th)?)"
@@ -366,7 +319,11 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], DayFields | No
     (re.compile(rf"(?:on )?{_LIST} (?P<kind>{_DAY})"), _of_month),
     (re.compile(rf"{_MONTHLY} on {_LIST}{_KIND}"), _of_month),
     (re.compile(_MONTHLY), _fixed("1", "*", "*")),
-    (re.compile(r"every quarter|each quarter|quarterly"), _fixed("1", _QUARTERS, "*")),
+    (
+        re.compile(rf"(?:every quarter|each quarter|quarterly)(?: on (?:the )?{_ORDINAL_DAY})?"),
+        _of_quarter,
+    ),
+    (re.compile(rf"{_EVERY}(?:the )?{_ORDINAL_DAY} of (?:every|each|the|a) quarter"), _of_quarter),
     (
         re.compile(rf"{_YEARLY}{_EVERY}(?P<month>{_MONTH}) (?:the )?{_DATE}"),
         _of_year,

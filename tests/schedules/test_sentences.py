@@ -17,7 +17,8 @@ WORDS = re.split(
     " ",
     "every each on the at of in and to first second third last 1st 15th 31st day days daily month "
     "monthly weekday weekend working monday mondays fri january quarter year hour minutes 5 90 "
-    "9:30 9 noon midnight 6pm am pm, - hourly 2 other weeks from 2026-01-02",
+    "9:30 9 noon midnight 6pm am pm, - hourly 2 other weeks from 2026-01-02 "
+    "morning evening night of",
 )
 
 
@@ -65,6 +66,15 @@ WORDS = re.split(
         ("every 5 minutes between 20:00 and midnight", "*/5 20-23 * * *"),
         ("every hour between 9 and 17 on weekdays", "0 9-17 * * MON-FRI"),
         ("every 2 hours from 8 to 18", "0 8-18/2 * * *"),
+        ("every morning at 7", "0 7 * * *"),
+        ("every day at 7:30 in the morning", "30 7 * * *"),
+        ("every weekday afternoon at 1 and 5:30pm", "0 13 * * MON-FRI\n30 17 * * MON-FRI"),
+        ("Fridays at 8 in the evening", "0 20 * * FRI"),
+        ("every evening at 20:15", "15 20 * * *"),
+        ("nightly at 2", "0 2 * * *"),
+        ("every night at 11", "0 23 * * *"),
+        ("every quarter on the 1st at 6", "0 6 1 JAN,APR,JUL,OCT *"),
+        ("the last day of every quarter", "0 0 L MAR,JUN,SEP,DEC *"),
         ("second Tuesday at 9", "0 9 * * 2#2"),
         ("on the last Friday at 17:00", "0 17 * * 5L"),
         ("every second", "* * * * * *"),
@@ -159,6 +169,12 @@ def test_nothing_is_guessed_with_date(sentence: str) -> None:
         "every 10 minutes between 9 and 9",
         "every 7 minutes between 9 and 17",
         "every hour between 9 and 25",
+        "every morning",
+        "every morning at 13:00",
+        "every evening at 7am",
+        "every night at 7",
+        "at 9 in the morning and 8 in the evening",
+        "31st day of the quarter",
         "sixth Monday of the month",
         "40th of the month",
         "hourly at minute 75",
@@ -177,7 +193,8 @@ def test_nothing_is_guessed(sentence: str) -> None:
     [
         ("first monday of the month at 10", "sentence"),  # as many words as cron has fields
         ("every day at 9", "sentence"),
-        ("every workday at nine", "unknown_sentence"),
+        ("every workday at nine", "working_days"),
+        ("every working day at 9:00 until June", "unknown_sentence"),
         ("every morning", "unknown_sentence"),
         ("every weekday at 9 except holidays", "unknown_sentence"),
         ("last working day of the month 18:00 Berlin", "unknown_word"),

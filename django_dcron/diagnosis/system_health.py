@@ -249,7 +249,7 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
         name: total(name) for name in ("enabled_jobs", "ran_lately", "failures_lately")
     }
     if total("failed_last"):
-        facts["failing"] = _count_with_names(jobs.filter(_FAILING))
+        facts["failing"] = count_with_names(jobs.filter(_FAILING))
     named = {
         "quarantined": IS_QUARANTINED,
         "failed_lately": lately & _FAILED_LAST,
@@ -273,7 +273,7 @@ def _targets(groups: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _count_with_names(jobs: JobQuerySet) -> NamedCount:
+def count_with_names(jobs: JobQuerySet) -> NamedCount:
     counted: Any = jobs.annotate(number=Window(Count("pk"))).only("namespace", "name")
     found = list(counted.order_by("pk")[:NAMES_LISTED])
     return NamedCount(found[0].number, tuple(map(str, found))) if found else NamedCount()

@@ -20,6 +20,7 @@ from django_dcron.diagnosis.doctor.window import format_moment
 from django_dcron.exceptions import SignatureMismatch, UnknownTarget
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.jobs.definitions import definition_id, store_definitions
+from django_dcron.jobs.sync import NO_LONGER_DECLARED
 from django_dcron.locks import get_lock
 from django_dcron.models import (
     Attempt,
@@ -99,6 +100,26 @@ def test_uncounted_runs_of_a_shadow_cause_no_finding(system: System) -> None:
     Run.objects.filter(pk=run_at(system, 2).pk).update(reason=NOT_EXECUTED)
     Statistics.objects.update(succeeded=PAST)
     assert system.examine().findings.listed == []
+
+
+def test_single_failure_causes_a_note(system: System) -> None:
+    Statistics.objects.update(
+        consecutive_failures=1, last_state="failed", last_finished_at=system.latest
+    )
+    report = system.examine()
+    assert report.healthy
+    assert any(f"failed: {system.job}." in note for note in report.notes)
+
+
+def test_jobs_that_code_no_longer_declares_cause_a_note(system: System) -> None:
+    make_idle_job(name="gone", namespace="shop", enabled=False, pause_reason=NO_LONGER_DECLARED)
+
+    def is_named(**window: object) -> bool:
+        return any("shop/gone" in note for note in system.examine(**window).notes)
+
+    assert is_named()
+    assert is_named(namespace="shop")
+    assert not is_named(namespace=system.job.namespace or "other")
 
 
 # --- one fault, one finding ---------------------------------------------------------------------

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor import account, causes, history, nodes, releases, unfinished
 from django_dcron.diagnosis.doctor.account import Totals
 from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Findings
 from django_dcron.diagnosis.doctor.history import ExaminedRuns
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
 from django_dcron.diagnosis.doctor.window import Window, batches_of_jobs, format_moment
-from django_dcron.diagnosis.system_health import read_verdict
+from django_dcron.diagnosis.system_health import count_with_names, read_verdict
+from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.locks import Lock
-from django_dcron.policies.health.facts import FreezeFacts
+from django_dcron.models import Job
+from django_dcron.policies.health.facts import FreezeFacts, NamedCount
 from django_dcron.policies.health.problems import Issue, Problem
 from django_dcron.policies.health.verdict import Verdict
 from django_dcron.utils.counts import number_of
@@ -30,6 +33,8 @@ class Report:
     totals: Totals
     examined: ExaminedRuns
     verdict: Verdict
+    undeclared: NamedCount
+    """The paused jobs that code no longer declares."""
 
     @property
     def healthy(self) -> bool:
@@ -37,11 +42,23 @@ class Report:
 
     @property
     def notes(self) -> list[str]:
-        """Freezes in force, queued runs while none start, and what the check didn't cover."""
+        """Freezes, jobs that may need a person's decision, and what the check didn't cover."""
         totals, window = self.totals, self.window
         notes = [_freeze_note(freeze) for freeze in self.verdict.facts.freezes]
         if waiting := self.verdict.queue_note:
             notes.append(str(waiting))
+        failed = self.verdict.facts.failed_lately
+        if failed.names:
+            notes.append(
+                f"The latest run of {number_of(failed.number, 'job')} failed: {failed.listed}. To "
+                "see why: manage.py dcron why JOB"
+            )
+        if self.undeclared:
+            notes.append(
+                f"Code no longer declares {number_of(self.undeclared.number, 'job')}, so "
+                f"{'it is' if self.undeclared.number == 1 else 'they are'} paused: "
+                f"{self.undeclared.listed}. To delete a job: manage.py dcron delete JOB"
+            )
         if not_compared := self.jobs - totals.jobs:
             notes.append(
                 f"{number_of(not_compared, 'job')} not compared: paused or quarantined, or without "
@@ -128,7 +145,14 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
             _add(issue, findings)
     causes.explain_findings(findings, verdict)
     examined = history.examine_latest_runs(window, findings)
-    return Report(window, findings, jobs, totals, examined, verdict)
+    return Report(window, findings, jobs, totals, examined, verdict, _undeclared_jobs(window))
+
+
+def _undeclared_jobs(window: Window) -> NamedCount:
+    jobs = Job.objects.using(alias_for(Job)).filter(enabled=False, pause_reason=NO_LONGER_DECLARED)
+    if window.namespace:
+        jobs = jobs.filter(namespace=window.namespace)
+    return count_with_names(jobs)
 
 
 def _freeze_note(freeze: FreezeFacts) -> str:

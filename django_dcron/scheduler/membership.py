@@ -44,6 +44,7 @@ from django_dcron.models import Node
 from django_dcron.models.node import NodeQuerySet
 from django_dcron.policies.sharding import shards_led_by
 from django_dcron.scheduler.ring import LiveNodes
+from django_dcron.utils.durations import write_duration
 from django_dcron.utils.time_format import format_site_time
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -167,10 +168,24 @@ class Membership:
             skew=self._clock.skew,
             shard_count=settings.SHARDS,
         )
+        self._report_interruption()
         delete_dead_nodes()
         self._delete_predecessors()
         self._registered_at = self._clock.monotonic()
         self.beat(agenda=0)
+
+    def _report_interruption(self) -> None:
+        """Log how long no node was live. A node that stops cleanly deletes its row."""
+        others = Node.objects.using(alias_for(Node)).filter(namespace=self.namespace)
+        last = others.exclude(pk=self.id).order_by("-heartbeat_at").first()
+        if last is not None and (down := self._clock.now() - last.heartbeat_at) > settings.LEASE:
+            logger.warning(
+                "scheduling was interrupted, no node was live: node=%s since=%s duration=%s",
+                self.name,
+                format_site_time(last.heartbeat_at),
+                write_duration(timedelta(seconds=round(down.total_seconds()))),
+                extra={"event": "scheduling_interrupted", "node": self.name},
+            )
 
     def _delete_predecessors(self) -> None:
         """Delete the rows of dead nodes that this node replaces.

@@ -159,6 +159,24 @@ def test_node_that_starts_again_replaces_its_dead_row(lock: Lock) -> None:
     assert names() == ["a", "a", "a", "b"]
 
 
+def test_node_that_starts_after_an_interruption_logs_it(
+    lock: Lock, caplog: pytest.LogCaptureFixture
+) -> None:
+    node(lock, "a")
+    node(lock, "b")
+    expire_nodes("a")
+    node(lock, "c")
+    assert not logged(caplog, "scheduling_interrupted"), "b was live"
+    expire_nodes("b", "c")
+    node(lock, "other", "shop")
+    assert not logged(caplog, "scheduling_interrupted"), "no node of this namespace has died"
+    node(lock, "a")
+    (message,) = logged(caplog, "scheduling_interrupted", node="a")
+    assert "duration=1m" in message
+    node(lock, "b")
+    assert len(logged(caplog, "scheduling_interrupted")) == 1
+
+
 def test_node_of_a_server_replaces_dead_nodes_of_servers_on_its_host(lock: Lock) -> None:
     host = platform.node()
     node(lock, "by hand")

@@ -262,6 +262,17 @@ def runs_start_without_the_slot(stack: ExitStack) -> None:
 
 
 @guard
+def silent_runs_skip_other_runs(stack: ExitStack) -> None:
+    """Under the policy ``skip``, a run is skipped although the run in the slot is silent."""
+
+    def as_fact(run: Any, now: Any) -> Any:
+        fact = real(run, now)
+        return None if fact is None else replace(fact, is_silent=False)
+
+    real = put(stack, start_facts, "_as_fact", as_fact)
+
+
+@guard
 def runs_start_during_a_freeze(stack: ExitStack) -> None:
     """Neither the decision nor the UPDATE asks whether a freeze holds back the run."""
 

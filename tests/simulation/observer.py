@@ -36,6 +36,8 @@ class CommittedRows(Protocol):
 
     def missing_followers(self, run: str, job: int, state: str) -> list[int]: ...
 
+    def silent_holder(self, job: int, before: str) -> str | None: ...
+
 
 class Observer:
     def __init__(
@@ -136,6 +138,8 @@ class Observer:
             self.report(f"{about}, although the run was asked to stop")
         if old == "running" and new != "running":
             self._ended(about, heartbeat_at)
+        if new == "skipped" and reason.endswith("was unfinished: running"):
+            self._check_holder(about, job)
         if new in ("succeeded", "failed") and old != new:
             for follower in self.rows.missing_followers(run, job, new):
                 self.report(f"chains: {about}, and no run of job {follower} follows")
@@ -191,6 +195,17 @@ class Observer:
         if blocked and 0 < now - ended < RUN_LEASE - 60.0:
             self.report(f"{about} by {node}, {now - ended:.0f} s after an outage")
 
+    def _check_holder(self, about: str, job: int) -> None:
+        """A silent run skips no other run: one run waits until the silent run is ended or retried.
+
+        The worker may have read the heartbeat some slow statements and suspensions earlier.
+        """
+        worker = self.engine.current.process if self.engine.current else None
+        error = 3 * worker.greatest_slowness + worker.suspended_for if worker else 0.0
+        before = self._text_of(self.engine.now - RUN_LEASE - 1.0 - error)
+        if (holder := self.rows.silent_holder(job, before)) is not None:
+            self.report(f"{about} because of run {holder[-6:]}, whose worker is silent")
+
     def _deleted(self, run: str, job: int, state: str, attempt: int, trigger: str) -> None:
         withdrawn = state == "pending" and attempt == 1 and trigger == "schedule"
         if not (withdrawn or state in FINAL):
@@ -238,8 +253,11 @@ class Observer:
             self.on_next_attempt()
 
     def _now_text(self) -> str:
-        now = datetime.fromtimestamp(EPOCH + self.engine.now, UTC)
-        return f"{now:%Y-%m-%d %H:%M:%S.%f}"
+        return self._text_of(self.engine.now)
+
+    @staticmethod
+    def _text_of(now: float) -> str:
+        return f"{datetime.fromtimestamp(EPOCH + now, UTC):%Y-%m-%d %H:%M:%S.%f}"
 
     def witnessed(self, run: str, attempt: int) -> None:
         key = run, attempt

@@ -69,6 +69,24 @@ def is_frozen(run: str, now: str) -> bool:
     return bool(server.query(FROZEN, (run, now)))
 
 
+SILENT_HOLDER = """
+SELECT r.id FROM django_dcron_run r JOIN django_dcron_job j ON j.id = r.job_id
+WHERE r.job_id = %s AND j.overlap_policy = 'skip' AND r.slot = 'running' AND r.state = 'running'
+AND r.heartbeat_at < %s
+AND NOT EXISTS (SELECT 1 FROM django_dcron_run n WHERE n.job_id = r.job_id
+    AND n.slot = 'next_in_line')
+"""
+
+
+def silent_holder(job: int, before: str) -> str | None:
+    """Return the run that has the slot, had its last heartbeat ``before``, and has no successor.
+
+    Only for jobs with the overlap policy ``skip``.
+    """
+    found = server.query(SILENT_HOLDER, (job, before))
+    return str(found[0][0]) if found else None
+
+
 class AllRows:
     """A cursor for ``tests.verdict`` that also reads the rows that retention has deleted."""
 

@@ -40,9 +40,18 @@ PERSISTENT_WORKER = "worker-2"
 class Node:
     """A ``runcron`` process, which a supervisor starts again whenever it ends."""
 
-    def __init__(self, engine: Engine, name: str, lock: Callable[[], Any], broker: Broker) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        lock: Callable[[], Any],
+        broker: Broker,
+        namespace: str = "",
+    ) -> None:
         self.engine = engine
         self.name = name
+        self.namespace = namespace
+        """The only namespace that the node serves; empty for all."""
         self.starts = 0
         self.restart_after = 10.0
         self.wall_offset = 0.0
@@ -71,7 +80,7 @@ class Node:
         try:
             self.runner = Runner(
                 name=self.name,
-                namespace="",
+                namespace=self.namespace,
                 lock=self._lock(),
                 dispatcher=self._broker.dispatcher(),
             )

@@ -28,6 +28,7 @@ LEASE, RUN_LEASE = DCRON_LEASE.total_seconds(), DCRON_RUN_LEASE.total_seconds()
 NODES = ("node-a", "node-b", "node-c")
 WORKERS = ("worker-1", "worker-2")
 PROCESSES = (*NODES, *WORKERS)
+NAMESPACES = ("default", "shop")
 POINTS: tuple[str, ...] = get_args(Point)
 PARTS_OF_NODES = ("claim", "publish", "mark", "release", "prune", "rescue")
 IN_RESCUES = ("finish.ended", "follow.made", "retry.written", "limit.freed")
@@ -124,7 +125,8 @@ def style(seed: int, period: int) -> Style:
 class Plan:
     seed: int
     hours: float
-    nodes: int
+    nodes: tuple[str, ...]
+    """The namespace of each node; empty for all namespaces."""
     lock: str
     jobs: tuple[dict[str, Any], ...]
     links: tuple[tuple[int, int, str], ...]
@@ -176,7 +178,23 @@ def draw(seed: int, hours: float) -> Plan:
     items += [Item(at * HOUR, "calm") for at in range(CALM_EVERY, int(hours), CALM_EVERY)]
     items.sort(key=lambda item: item.at)
     lock = random.choice(("redis", "redis", "database"))
-    return Plan(seed, hours, nodes, lock, jobs, tuple(links), limits, calendars, tuple(items))
+    served, namespaces = _namespaces(seed, nodes, len(jobs))
+    jobs = tuple(
+        job | {"namespace": namespace} for job, namespace in zip(jobs, namespaces, strict=True)
+    )
+    return Plan(seed, hours, served, lock, jobs, tuple(links), limits, calendars, tuple(items))
+
+
+def _namespaces(seed: int, nodes: int, jobs: int) -> tuple[tuple[str, ...], list[str]]:
+    """Return the namespace of each node and each job. One of four simulations has two namespaces.
+
+    A third node serves one of them, or all.
+    """
+    random = Random(f"namespaces {seed}")
+    if random.random() >= 0.25:
+        return (("",) * nodes), [NAMESPACES[0]] * jobs
+    served = (*NAMESPACES, random.choice(("", *NAMESPACES)))[:nodes]
+    return served, random.choices(NAMESPACES, k=jobs)
 
 
 def _clock_step(random: Random, until: float, nodes: int) -> Item:
@@ -329,6 +347,7 @@ def _action(random: Random, at: float, jobs: int, limits: tuple[str, ...]) -> It
             given["seconds"] = random.choice((None, 60.0, 1200.0))
         case "freeze":
             given["seconds"] = random.choice((120.0, 1200.0))
+            given["of_job"] = given["which"] % 2 == 0
         case "backfill":
             given["seconds"] = random.choice((1800.0, 7200.0))
         case "edit":

@@ -58,14 +58,15 @@ def missing_followers(run: str, job: int, state: str) -> list[int]:
 
 
 FROZEN = """
-SELECT 1 FROM django_dcron_run r, django_dcron_freeze f
+SELECT 1 FROM django_dcron_run r JOIN django_dcron_job j ON j.id = r.job_id
+JOIN django_dcron_freeze f ON f.namespace IN ('', j.namespace)
 WHERE r.id = %s AND r."trigger" IN ('schedule', 'chain', 'backfill')
 AND (f.until IS NULL OR f.until > %s)
 """
 
 
 def is_frozen(run: str, now: str) -> bool:
-    """Return whether a freeze holds back the run. Simulated freezes apply to all namespaces."""
+    """Return whether a freeze holds back the run."""
     return bool(server.query(FROZEN, (run, now)))
 
 

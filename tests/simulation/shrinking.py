@@ -53,7 +53,8 @@ def relevant_lines(result: Result) -> list[str]:
     words = {word.strip("():,") for word in text.split()}
     runs = {word[-6:] for word in words if len(word) == 36 and word.count("-") == 4}
     runs |= {word for word in words if len(word) == 6 and set(word) <= set("0123456789abcdef")}
-    jobs = {word for word in words if word.startswith("job-")}
+    names = {word.rpartition("/")[2] for word in words}
+    jobs = {name for name in names if name.startswith("job-")}
     jobs |= {f"job {int(word[4:]) + 1}:" for word in jobs}
     wanted = runs or jobs
     return [

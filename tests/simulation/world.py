@@ -156,7 +156,7 @@ class World:
         job = Job(target=TARGET, **self.plan.jobs[number])
         for later, earlier, on in self.plan.links:
             if later == number:
-                job.after = {f"job-{earlier}": on}
+                job.after = {str(Job(**self.plan.jobs[earlier])): on}
         control.save(job)
 
     def _begin(self) -> None:
@@ -166,8 +166,8 @@ class World:
             control.save_calendar(Calendar(**calendar))
         for number in range(len(self.plan.jobs)):
             self._create_job(number)
-        for name in NODES[: self.plan.nodes]:
-            node = Node(self.engine, name, self._lock, self.broker)
+        for name, namespace in zip(NODES, self.plan.nodes, strict=False):
+            node = Node(self.engine, name, self._lock, self.broker, namespace)
             self.nodes[name] = node
             self.engine.at(self.random.random() * 60, node.start)
         self.workers = [Worker(self.engine, name, self.broker) for name in WORKERS]
@@ -221,18 +221,23 @@ class World:
         self.engine.after(CALM - 60, lambda: self._check_calm(began))
 
     def _check_calm(self, began: float) -> None:
-        """Report pending runs that were due long ago, if a node was alive during the calm period.
+        """Report pending runs that were due long ago, although a node served them all the time.
 
         A node may have forgotten them. After the next fault, another node could take its shards
         and dispatch them.
         """
-        nodes = [node.process for node in self.nodes.values()]
-        works = any(process.alive and process.started_at < began for process in nodes)
+        served = {
+            node.namespace
+            for node in self.nodes.values()
+            if node.process.alive and node.process.started_at < began
+        }
         calm_since = self.database.now - timedelta(seconds=CALM)
         is_frozen = Freeze.objects.filter(Q(until=None) | Q(until__gt=calm_since)).exists()
-        if self.quiet or not works or is_frozen:
+        if self.quiet or is_frozen:
             return
-        for run in Run.objects.pending():
+        for run in Run.objects.pending().select_related("job"):
+            if not served & {"", run.job.namespace}:
+                continue
             due = run.due_at.timestamp() - EPOCH
             age = self.engine.now - max(due, self.observer.pending_since[run.pk.hex])
             if age > LEASE + 300:
@@ -319,9 +324,7 @@ class World:
             if not (
                 finding.rule in RULES_OF_LAST_DEFINITION
                 and not finding.message.startswith("schedule run")
-                and any(
-                    name in (finding.about, finding.about.partition(" ")[0]) for name in self.edited
-                )
+                and finding.about.partition(" ")[0].rpartition("/")[2] in self.edited
             )
         ]
 
@@ -650,11 +653,13 @@ class World:
         now = self.database.now
         control.backfill(self._job(job), now - timedelta(seconds=seconds), now, limit=8)
 
-    def _do_freeze(self, job: int, which: int, seconds: float) -> None:
-        control.freeze("by hand", None, self._until(seconds))
+    def _do_freeze(self, job: int, which: int, seconds: float, of_job: bool) -> None:
+        namespace = self.plan.jobs[job]["namespace"] if of_job else None
+        control.freeze("by hand", namespace, self._until(seconds))
 
     def _do_unfreeze(self, job: int, which: int) -> None:
-        control.unfreeze(None)
+        for freeze in Freeze.objects.all():
+            control.unfreeze(freeze.namespace or None)
 
 
 class _LogHandler(logging.Handler):

@@ -85,27 +85,48 @@ def apply_calendar(
         if not calendar.excludes(local.date()):
             return replace(schedule, calendar=calendar, exclusion=policy)
         rule = WallClock(parse_cron(f"{local:%S %M %H %d %m ? %Y}"), schedule.timezone)
-    cron = _excluding_dates(rule.cron, calendar, policy)
-    return replace(schedule, calendar=calendar, exclusion=policy, rule=WallClock(cron, rule.zone))
+    rule = _excluding_dates(_with_working_days(rule, calendar), calendar, policy)
+    return replace(schedule, calendar=calendar, exclusion=policy, rule=rule)
+
+
+def without_exclusion(schedule: Schedule) -> Schedule:
+    """Return the schedule without excluded dates, but with ``WD#n`` counted in its calendar."""
+    calendar = schedule.calendar
+    return schedule if calendar is None else _count_in(schedule.without_calendar, calendar)
+
+
+def _count_in(schedule: Schedule, calendar: ExcludedDates) -> Schedule:
+    rule = schedule.rule
+    if isinstance(rule, AnyOf):
+        lines = tuple(_count_in(line, calendar) for line in rule.lines)
+        return replace(schedule, rule=AnyOf(lines))
+    if isinstance(rule, WallClock):
+        return replace(schedule, rule=_with_working_days(rule, calendar))
+    return schedule
 
 
 def _windowed(rule: WallClock | Once, calendar: ExcludedDates, zone: str, moves: bool) -> Windowed:
     if isinstance(rule, Once):
         return Windowed(rule, calendar, zone, moves, horizon=LAST - FIRST)
-    rule = WallClock(replace(rule.cron, days=_with_working_days(rule.cron, calendar)), rule.zone)
+    rule = _with_working_days(rule, calendar)
     kept = None if moves else WallClock(cast("Cron", OpenTimes(rule.cron, calendar)), rule.zone)
     return Windowed(rule, calendar, zone, moves, kept)
 
 
-def _excluding_dates(cron: Cron, calendar: ExcludedDates, policy: ExclusionPolicy) -> Cron:
-    """Return the fields with the days that remain, or to which excluded days move."""
+def _excluding_dates(
+    rule: WallClock, calendar: ExcludedDates, policy: ExclusionPolicy
+) -> WallClock:
+    """Return the rule with the days that remain, or to which excluded days move."""
     days_of = MovedDays if policy is ExclusionPolicy.NEXT_DAY else RemainingDays
-    return replace(cron, days=days_of(_with_working_days(cron, calendar), calendar))
+    return rule._replace(cron=replace(rule.cron, days=days_of(rule.cron.days, calendar)))
 
 
-def _with_working_days(cron: Cron, calendar: ExcludedDates) -> Days:
-    """Return the days of the fields, with working days counted in the calendar."""
-    return cron.days.with_calendar(calendar) if isinstance(cron.days, DayRule) else cron.days
+def _with_working_days(rule: WallClock, calendar: ExcludedDates) -> WallClock:
+    """Return the rule with working days counted in the calendar."""
+    days = rule.cron.days
+    if not isinstance(days, DayRule):
+        return rule
+    return rule._replace(cron=replace(rule.cron, days=days.with_calendar(calendar)))
 
 
 class RemainingDays:

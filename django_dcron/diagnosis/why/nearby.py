@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django_dcron.schedules.calendar import ExclusionPolicy
+from django_dcron.schedules.exclusion import without_exclusion
 from django_dcron.schedules.schedule import Schedule
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
 
@@ -25,17 +26,18 @@ class Nearby:
     after: datetime | None = None
 
 
-def nearby(timetable: Timetable, phase: datetime | None, start: datetime, end: datetime) -> Nearby:
+def nearby(timetable: Timetable, anchor: datetime | None, start: datetime, end: datetime) -> Nearby:
     """Return the occurrences in the short period ``[start, end)``, and the nearest around it.
 
-    ``phase`` is one of the occurrences, from which ``@every`` counts.
+    ``anchor`` is any occurrence of an ``@every`` schedule, from which the others are counted.
+    Without it, no occurrence of such a schedule is known. Other schedules ignore it.
     """
     schedule, starts_at, ends_at = timetable.schedule, timetable.starts_at, timetable.ends_at
-    if schedule.interval and phase is None:
+    if schedule.interval and anchor is None:
         return Nearby()
-    found = _between(schedule, phase, start, end)
+    found = _between(schedule, anchor, start, end)
     excluded = (
-        set(_between(schedule.without_calendar, phase, start, end)).difference(found)
+        set(_between(without_exclusion(schedule), anchor, start, end)).difference(found)
         if schedule.calendar
         else ()
     )
@@ -46,18 +48,19 @@ def nearby(timetable: Timetable, phase: datetime | None, start: datetime, end: d
         )
 
     before = _before(
-        schedule, phase, start if ends_at is None else min(start, ends_at + MICROSECOND)
+        schedule, anchor, start if ends_at is None else min(start, ends_at + MICROSECOND)
     )
     after = _next_occurrence(
         schedule,
-        phase,
+        anchor,
         end - MICROSECOND if starts_at is None else max(end - MICROSECOND, starts_at - MICROSECOND),
     )
+    inside = tuple(filter(is_in_bounds, found))
     return Nearby(
-        inside=tuple(filter(is_in_bounds, found)),
+        inside=inside,
         out_of_bounds=tuple(each for each in found if not is_in_bounds(each)),
         excluded=tuple(sorted(filter(is_in_bounds, excluded))),
-        moved=_moved_to(schedule, found[0]) if found else (),
+        moved=_moved_to(schedule, inside[0]) if inside else (),
         before=before if before and is_in_bounds(before) else None,
         after=after if after and is_in_bounds(after) else None,
     )
@@ -67,37 +70,37 @@ def _moved_to(schedule: Schedule, occurrence: datetime) -> tuple[datetime, ...]:
     """Return the times before ``occurrence`` that became this occurrence, the latest first."""
     if schedule.exclusion is not ExclusionPolicy.WINDOW_END or schedule.calendar is None:
         return ()
-    without_calendar = schedule.without_calendar
+    with_excluded = without_exclusion(schedule)
     found: list[datetime] = []
-    at = without_calendar.previous_before(occurrence)
+    at = with_excluded.previous_before(occurrence)
     while at is not None and len(found) < MOVED_SHOWN and schedule.next_after(at) == occurrence:
         if any(schedule.occurrences(at - MICROSECOND, at)):
             break  # not excluded
         found.append(at)
-        at = without_calendar.previous_before(at)
+        at = with_excluded.previous_before(at)
     return tuple(found)
 
 
 def _between(
-    schedule: Schedule, phase: datetime | None, start: datetime, end: datetime
+    schedule: Schedule, anchor: datetime | None, start: datetime, end: datetime
 ) -> list[datetime]:
     found = []
-    occurrence = _next_occurrence(schedule, phase, start - MICROSECOND)
+    occurrence = _next_occurrence(schedule, anchor, start - MICROSECOND)
     while occurrence is not None and occurrence < end:
         found.append(occurrence)
-        occurrence = _next_occurrence(schedule, phase, occurrence)
+        occurrence = _next_occurrence(schedule, anchor, occurrence)
     return found
 
 
 def _next_occurrence(
-    schedule: Schedule, phase: datetime | None, instant: datetime
+    schedule: Schedule, anchor: datetime | None, instant: datetime
 ) -> datetime | None:
-    if schedule.interval and phase:
-        return phase + ((instant - phase) // schedule.interval + 1) * schedule.interval
+    if schedule.interval and anchor:
+        return anchor + ((instant - anchor) // schedule.interval + 1) * schedule.interval
     return schedule.next_after(instant)
 
 
-def _before(schedule: Schedule, phase: datetime | None, instant: datetime) -> datetime | None:
-    if schedule.interval and phase:
-        return phase + (instant - phase - MICROSECOND) // schedule.interval * schedule.interval
+def _before(schedule: Schedule, anchor: datetime | None, instant: datetime) -> datetime | None:
+    if schedule.interval and anchor:
+        return anchor + (instant - anchor - MICROSECOND) // schedule.interval * schedule.interval
     return schedule.previous_before(instant)

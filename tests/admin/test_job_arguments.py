@@ -11,6 +11,7 @@ from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
+from pytest_django import Settings
 
 from django_dcron import targets
 from django_dcron.admin.jobs.argument_fields import JobArguments
@@ -196,6 +197,10 @@ def test_changed_inputs_become_part_of_the_json(
         {"city": ""},
         {"city": "x", "ratio": 1},
         {"city": "x", "ratio": 1e300},
+        {"city": "x", "ratio": 2**53},
+        {"city": "x", "ratio": 2**53 + 1},
+        {"city": "x", "ratio": -(2**53) - 1},
+        {"city": "x", "ratio": 10**400},
         {"city": "x", "day": "2026-02-30"},
         {"city": "x", "at": "2026-02-03T04:05:00"},
         {"city": "x", "at": "2026-02-03T04:05:00.5+00:00"},
@@ -217,6 +222,33 @@ def test_no_value_is_lost_or_converted(admin_client: Client, kwargs: dict[str, A
     job.refresh_from_db()
     assert job.kwargs.pop("plain") == 4
     assert json.dumps(job.kwargs) == json.dumps(stored)
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        "2026-10-25T01:30:00+02:00",
+        "2026-10-25T02:30:00+02:00",
+        "2026-10-25T02:30:00+01:00",
+        "2026-10-25T03:30:00+01:00",
+        "2026-03-29T02:30:00+01:00",
+        "2026-03-29T02:30:00+02:00",
+        "0001-01-01T00:00:00+00:53:28",
+        "9999-12-31T23:30:00+00:00",
+    ],
+)
+@pytest.mark.parametrize("submitted", [{}, {"argument-plain": "4"}], ids=["unchanged", "changed"])
+def test_time_near_a_clock_change_is_kept(
+    admin_client: Client, settings: Settings, at: str, submitted: dict[str, str]
+) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    job = make_job(target=KEY, kwargs={"city": "x", "at": at})
+
+    answer = admin_client.post(job_url(job), as_page(admin_client, job_url(job)) | submitted)
+
+    assert answer.status_code == 302, errors(answer)
+    job.refresh_from_db()
+    assert job.kwargs["at"] == at
 
 
 def _pay(client: Client, stored: dict[str, Any], **typed: str) -> Any:

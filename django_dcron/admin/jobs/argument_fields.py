@@ -40,6 +40,8 @@ RENDERED_FOR = "arguments_target"
 """The hidden field with the target whose inputs the page has."""
 RENDERED_JSON = "arguments_json"
 """The hidden field with the arguments that the page has as raw JSON."""
+MAX_EXACT_INTEGER = 2**53
+"""Above it, not every integer is a float."""
 
 
 class Call(NamedTuple):
@@ -272,7 +274,9 @@ def _fits(parameter: TargetParameter, value: Any) -> bool:
         case InputKind.INTEGER:
             return isinstance(value, int) and not isinstance(value, bool)
         case InputKind.NUMBER:
-            return isinstance(value, int | float) and not isinstance(value, bool)
+            return isinstance(value, float) or (
+                isinstance(value, int) and not isinstance(value, bool) and _is_exact_float(value)
+            )
         case InputKind.TEXT:
             is_shown = isinstance(value, str) and value != "" and value.isprintable()
             return is_shown and not is_ambiguous(parameter, value)
@@ -286,17 +290,33 @@ def _fits(parameter: TargetParameter, value: Any) -> bool:
     return True
 
 
+def _is_exact_float(value: int) -> bool:
+    """Return whether a number input, which converts its text to a float, keeps the integer."""
+    return abs(value) <= MAX_EXACT_INTEGER
+
+
 def _time_of(kind: InputKind, value: Any) -> date | None:
-    """Return ``value`` as a date or time, or None if the input would store it differently."""
+    """Return ``value`` as a date or time, or None if the input wouldn't store the same value."""
     try:
         if kind == InputKind.DATE:
             at = date.fromisoformat(value)
             return at if _json_value(at) == value else None
         time = datetime.fromisoformat(value)
-    except (TypeError, ValueError):
+        is_kept = _is_shown_exactly(time) and _json_value(time) == value
+    except (TypeError, ValueError, OverflowError):  # the local time may be out of range
         return None
-    is_whole = is_aware(time) and time.microsecond == 0
-    return time if is_whole and _json_value(time) == value else None
+    return time if is_kept else None
+
+
+def _is_shown_exactly(time: datetime) -> bool:
+    """Return whether an input of whole seconds of local time shows exactly ``time``.
+
+    If the clock goes back, a repeated local time is ambiguous, and the input refuses it.
+    """
+    if not is_aware(time) or time.microsecond:
+        return False
+    local = localtime(time)
+    return local.replace(fold=0).utcoffset() == local.replace(fold=1).utcoffset()
 
 
 def _input_value(kind: InputKind, value: Any) -> Any:

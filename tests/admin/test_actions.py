@@ -13,6 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from django.utils.html import escape
+from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.admin.jobs.job_actions import ACTIONS as JOB_ACTIONS
@@ -436,8 +437,15 @@ def test_duplicate_creates_paused_copy(admin_client: Client) -> None:
         3,
         None,
     )
-    assert ("report" in copy.pause_reason, copy.paused_until) == (True, None)
+    assert (copy.pause_reason, copy.paused_until) == ("copy of report", None)
     assert copy.cursor.next_at is None
+
+
+def test_stored_pause_reason_of_a_copy_is_english(admin_client: Client, settings: Settings) -> None:
+    settings.LANGUAGE_CODE = "de"
+    _press(admin_client, make_job("x" * 120, namespace="n" * 64), "duplicate")
+    copy = Job.objects.get(enabled=False)
+    assert copy.pause_reason == f"copy of {'n' * 64}/{'x' * 120}"
 
 
 def test_repeated_duplicates_get_unique_names(admin_client: Client) -> None:

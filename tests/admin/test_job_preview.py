@@ -476,7 +476,7 @@ def explanations(response: Any) -> dict[str, str]:
         ({"overlap_policy": "queue_one"}, "overlap_queue_one", []),
         ({"overlap_policy": "queue_all"}, "overlap_queue_all", []),
         ({"overlap_policy": "cancel_running"}, "overlap_cancel_running", []),
-        ({"schedule": "*/5 * * * *", "timeout": "10m"}, "can_overlap", ["10m", "5m"]),
+        ({"schedule": "*/5 * * * *", "timeout": "10m"}, "longer_than_gap", ["10m", "5m"]),
         ({"max_attempts": "2"}, "retries", []),
         ({}, "no_timeout", []),
     ],
@@ -497,6 +497,8 @@ def test_policies_are_explained_with_values_of_job(
         ({}, "keep_for", ["30d", "90d"]),
         ({"keep_for": "365d"}, "keep_for", ["365d", "365d"]),
         ({"keep_for": "1d", "keep_failed_for": "36h"}, "keep_for", ["1d", "1d 12h"]),
+        ({"keep_failed_for": "36500d"}, "keep_failed_forever", ["30d"]),
+        ({"keep_for": "36500d"}, "keep_forever", []),
         ({"keep_runs": "50"}, "keep_runs", ["50", "50"]),
     ],
 )
@@ -509,10 +511,25 @@ def test_retention_is_explained_with_defaults_from_settings(
     assert part_text(post_preview(admin_client, **SIMPLE, keep_for="soon"), "retention") == ""
 
 
+@pytest.mark.parametrize(
+    ("fields", "codes"),
+    [
+        ({"keep_for": "36500d"}, {"keep_runs"}),
+        ({"keep_failed_for": "36500d"}, {"keep_failed_forever", "keep_runs"}),
+        ({}, {"keep_for", "keep_runs"}),
+    ],
+)
+def test_limited_number_of_runs_is_not_kept_forever(
+    admin_client: Client, fields: dict[str, str], codes: set[str]
+) -> None:
+    found = explanations(post_preview(admin_client, **SIMPLE | fields, keep_runs="50"))
+    assert {code for code in found if code.startswith("keep_")} == codes
+
+
 def test_inapplicable_explanations_are_omitted(admin_client: Client) -> None:
     found = explanations(post_preview(admin_client, **SIMPLE, timeout="10m"))
 
-    assert not found.keys() & {"can_overlap", "no_timeout", "retries", "start_deadline"}
+    assert not found.keys() & {"longer_than_gap", "no_timeout", "retries", "start_deadline"}
     assert "overlap_skip" in found
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 from itertools import chain, count
 
-from django.utils.translation import gettext as _
-
 from django_dcron import control
 from django_dcron.models import Job
 
@@ -24,7 +22,7 @@ def duplicate_job(job: Job) -> Job:
     values = {name: deepcopy(getattr(job, name)) for name in field_names}
     values["name"] = _unused_name(job)
     values["enabled"], values["paused_until"] = False, None
-    values["pause_reason"] = (_("copy of %(job)s") % {"job": job})[:255]
+    values["pause_reason"] = f"copy of {job}"
     return control.save(Job(**values))
 
 

@@ -13,18 +13,20 @@ from django_dcron.models import Job
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.policies.retention import LONGEST
 from django_dcron.runs.retention import retention_of
 from django_dcron.utils.durations import write_duration
 
 MISFIRE_FIELDS = frozenset({"misfire_policy", "misfire_grace", "catchup_limit", "start_deadline"})
 OVERLAP_FIELDS = frozenset({"overlap_policy", "timeout", "max_attempts"})
-RETENTION_FIELDS = frozenset({"keep_for", "keep_failed_for", "keep_runs"})
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
+    """A text of the preview that describes an effect of the policies."""
+
     code: str
-    """What the text explains, such as ``misfire_skip``."""
+    """Identifies the text in every language, such as ``misfire_skip``."""
     text: str
 
 
@@ -48,7 +50,7 @@ def misfire_texts(job: Job) -> Iterator[Explanation]:
     yield Explanation(f"misfire_{job.misfire.policy}", text)
     if job.start_deadline is not None:
         deadline = write_duration(job.start_deadline, " ")
-        text = _("No run starts later than %(deadline)s after it's due.")
+        text = _("No run starts later than %(deadline)s after it's due, except backfilled runs.")
         yield Explanation("start_deadline", text % {"deadline": deadline})
 
 
@@ -58,7 +60,7 @@ def overlap_texts(job: Job, shortest_gap: timedelta | None) -> Iterator[Explanat
     ``shortest_gap`` is the shortest time between two of the job's next occurrences.
     """
     texts = {
-        OverlapPolicy.ALLOW: _("Runs may overlap, without a limit."),
+        OverlapPolicy.ALLOW: _("Runs may overlap."),
         OverlapPolicy.SKIP: _("While an earlier run is unfinished, new occurrences are skipped."),
         OverlapPolicy.QUEUE_ONE: _(
             "While an earlier run is unfinished, one occurrence waits and the others are skipped."
@@ -75,13 +77,13 @@ def overlap_texts(job: Job, shortest_gap: timedelta | None) -> Iterator[Explanat
     yield Explanation(f"overlap_{job.overlap}", texts[job.overlap])
     if job.timeout is not None and shortest_gap is not None and job.timeout > shortest_gap:
         text = _(
-            "Runs can overlap: a run may take %(timeout)s, and the next occurrence may follow "
-            "after %(gap)s."
+            "A run may take %(timeout)s, but the next occurrence may follow after %(gap)s, while "
+            "the run is unfinished."
         ) % {
             "timeout": write_duration(job.timeout, " "),
             "gap": write_duration(shortest_gap, " "),
         }
-        yield Explanation("can_overlap", text)
+        yield Explanation("longer_than_gap", text)
     if job.overlap is OverlapPolicy.ALLOW:
         return
     if job.max_attempts > 1:
@@ -94,14 +96,11 @@ def overlap_texts(job: Job, shortest_gap: timedelta | None) -> Iterator[Explanat
 def retention_texts(job: Job) -> Iterator[Explanation]:
     """Describe how long finished runs are kept, with the settings as defaults."""
     retention = retention_of(job)
-    ages = [
-        write_duration(retention.age_of(state), " ") for state in (State.SUCCEEDED, State.FAILED)
-    ]
-    text = _(
-        "Finished runs are deleted after %(keep)s, failed runs after %(keep_failed)s. The "
-        "latest run is kept."
-    )
-    yield Explanation("keep_for", text % {"keep": ages[0], "keep_failed": ages[1]})
+    keep, keep_failed = map(retention.age_of, (State.SUCCEEDED, State.FAILED))
+    if keep < LONGEST:
+        yield _age_text(keep, keep_failed)
+    elif retention.keep_runs is None:
+        yield Explanation("keep_forever", _("Finished runs are kept forever."))
     if retention.keep_runs is not None:
         text = ngettext(
             "Only the latest %(number)d run and the latest %(number)d failed run are kept.",
@@ -109,3 +108,18 @@ def retention_texts(job: Job) -> Iterator[Explanation]:
             retention.keep_runs,
         )
         yield Explanation("keep_runs", text % {"number": retention.keep_runs})
+
+
+def _age_text(keep: timedelta, keep_failed: timedelta) -> Explanation:
+    """Describe at which age finished runs are deleted. ``LONGEST`` means never."""
+    ages = {"keep": write_duration(keep, " "), "keep_failed": write_duration(keep_failed, " ")}
+    if keep_failed == LONGEST:
+        text = _(
+            "Finished runs are deleted after %(keep)s, except failed runs. The latest run is kept."
+        )
+        return Explanation("keep_failed_forever", text % ages)
+    text = _(
+        "Finished runs are deleted after %(keep)s, failed runs after %(keep_failed)s. The latest "
+        "run is kept."
+    )
+    return Explanation("keep_for", text % ages)

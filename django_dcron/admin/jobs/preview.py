@@ -33,7 +33,6 @@ from django_dcron.admin.jobs.form_tabs import form_tabs, open_tab
 from django_dcron.admin.jobs.policy_texts import (
     MISFIRE_FIELDS,
     OVERLAP_FIELDS,
-    RETENTION_FIELDS,
     Explanation,
     misfire_texts,
     overlap_texts,
@@ -45,6 +44,7 @@ from django_dcron.admin.jobs.upcoming_months import UpcomingMonths, months_for
 from django_dcron.diagnosis.lookahead import Lookahead, look_ahead
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
+from django_dcron.runs.retention import RETENTION_FIELDS
 from django_dcron.schedules.sentences import schedule_of_sentence
 from django_dcron.utils.durations import write_duration
 

@@ -38,7 +38,7 @@ LOCALTIME = Path("/etc/localtime")
 TIMEZONE = Path("/etc/timezone")
 ZONES = "zoneinfo"
 """The directory of the files that ``LOCALTIME`` links to."""
-FIELDS = 5
+CRON_FIELDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +90,15 @@ def runs_since(since: datetime) -> SourceRuns:
 def machine_zone() -> str:
     """Return the time zone of this machine's clock. Raises ``SourceProblem``.
 
-    Django sets the process's own time zone to ``TIME_ZONE``, so this reads the files that cron's
-    library uses.
+    Django sets the process's own time zone to ``TIME_ZONE``, so this reads the machine's files.
+    Without ``/etc/localtime``, the C library, and therefore cron, uses UTC. ``/etc/timezone`` only
+    gives the name of the zone if ``/etc/localtime`` is a copy.
     """
-    path = str(LOCALTIME.resolve())
-    candidates = [path.partition(f"/{ZONES}/")[2]]
+    if not LOCALTIME.exists():
+        return "UTC"
+    candidates = [str(LOCALTIME.resolve()).partition(f"/{ZONES}/")[2]]
     if TIMEZONE.is_file():
         candidates.append(TIMEZONE.read_text(encoding="utf-8", errors="replace").strip())
-    if not LOCALTIME.exists():
-        candidates.append("UTC")
     for name in filter(None, candidates):
         try:
             return check_zone(name)
@@ -129,7 +129,7 @@ def _entry_of(job: Any, origin: str, zone: str, times: Counter[str]) -> SourceEn
     if times[key] > 1:
         key = f"{key} {times[key]}"
     target = f"command:{name}" if is_command else name
-    translate = partial(_job, cron_job, target, args, zone)
+    translate = partial(_job_fields, cron_job, target, args, zone)
     return translate_entry(origin, name, translate, suffix=name_digest(key), key=key)
 
 
@@ -151,9 +151,15 @@ def _parse_job(job: Any) -> CronJob:
     )
 
 
-def _job(cron_job: CronJob, target: str, args: list[Any], zone: str, warn: Warn) -> dict[str, Any]:
+def _job_fields(
+    cron_job: CronJob, target: str, args: list[Any], zone: str, warn: Warn
+) -> dict[str, Any]:
+    """Return the fields of the job.
+
+    Raises ``EntryRefused``, ``EntryOmitted`` or ``InvalidSchedule``.
+    """
     fields = cron_job.schedule.split()
-    if not cron_job.schedule.startswith("@") and len(fields) > FIELDS:
+    if not cron_job.schedule.startswith("@") and len(fields) > CRON_FIELDS:
         raise EntryRefused(
             f"{cron_job.schedule!r} has {len(fields)} fields, and cron reads the text after the "
             "fifth as the command; use five fields"

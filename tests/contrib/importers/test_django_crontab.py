@@ -211,7 +211,12 @@ def test_zone_of_a_copied_localtime_is_read_from_the_timezone_file(files: Path) 
     assert django_crontab.machine_zone() == "America/New_York"
 
 
-def test_machine_without_a_zone_uses_utc(files: Path) -> None:
+@pytest.mark.parametrize("dangling", [False, True])
+def test_machine_without_localtime_uses_utc(files: Path, dangling: bool) -> None:
+    """The C library reads only this file."""
+    if dangling:
+        (files / "localtime").symlink_to(files / "zoneinfo" / "Asia" / "Tokyo")
+    (files / "timezone").write_text("America/New_York\n")
     assert django_crontab.machine_zone() == "UTC"
 
 

@@ -39,6 +39,7 @@ class Command(BaseCommand):
         "to a worker on time. Start any number of nodes on any number of machines. SIGTERM or "
         "SIGINT drains and stops the node; a second signal exits at once. Exit codes: 0 stopped; "
         f"{EXIT_FAILED} can't start, or a thread died (see the message or the log); "
+        "2 an option is unknown or invalid; "
         f"{EXIT_AT_ONCE} exited at once."
     )
 

@@ -4,7 +4,7 @@ Exit codes:
 
 - 0: success.
 - 1: no job matches.
-- 2: the output can't be written.
+- 2: a job is unknown, names are combined with filters, or the output can't be written.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 PREFIX = "argument"
 RENDERED_FOR = "arguments_target"
-"""The hidden field with the target whose inputs the page has."""
+"""The name of the hidden field with the target whose inputs the page has."""
 RENDERED_JSON = "arguments_json"
-"""The hidden field with the arguments that the page has as raw JSON."""
+"""The name of the hidden field with the arguments that the page has as raw JSON."""
 MAX_EXACT_INTEGER = 2**53
 """Above it, not every integer is a float."""
 
@@ -101,7 +101,7 @@ class ArgumentFields(forms.Form):
             return None
         values = dict(self._given)
         for name in self.changed_data:
-            value = self._typed(name)
+            value = self._submitted_value(name)
             if value is not OMITTED:
                 values[name] = value
             elif self.parameters[name].is_required and self.parameters[name].accepts_none:
@@ -116,7 +116,7 @@ class ArgumentFields(forms.Form):
         kwargs = {name: values.pop(name) for name in self.call.kwargs if name in values}
         return Call(args, kwargs | values)
 
-    def _typed(self, name: str) -> Any:
+    def _submitted_value(self, name: str) -> Any:
         """Return the JSON value of an input, or ``OMITTED`` if it is empty."""
         value = self.cleaned_data.get(name)
         if isinstance(self.fields[name], JsonArgumentField):
@@ -144,7 +144,7 @@ class JobArguments:
         if form.is_bound:
             return cls(form, str(form.data.get(form.add_prefix("target"), "")), Call([], {}))
         target = str(form.initial.get("target") or form.instance.target)
-        return cls(form, target, _call_of(form.initial, form.instance))
+        return cls(form, target, _initial_call(form.initial, form.instance))
 
     @property
     def fieldset(self) -> Fieldset | None:
@@ -162,34 +162,44 @@ class JobArguments:
         data: Any = self._form.data
         rendered = _parse_call(data.get(RENDERED_JSON, ""))
         is_of_target = data.get(RENDERED_FOR, "") == self.target
-        typed = _call_in(cleaned)
+        submitted_call = _cleaned_call(cleaned)
         # 1 and true are equal in Python.
-        self.replaces_inputs = not is_of_target or json.dumps(typed) != json.dumps(rendered)
-        if typed is None:  # the raw JSON has an error
+        is_unedited = json.dumps(submitted_call) == json.dumps(rendered)
+        self.replaces_inputs = not (is_of_target and is_unedited)
+        if submitted_call is None:  # the raw JSON has an error
             self._show(rendered or Call([], {}))
             self.replaces_inputs = False
             return
-        self._show(typed)
+        self._show(submitted_call)
         if self.inputs is None or self.replaces_inputs:
             return
         parameters = list(self.inputs.parameters.values())
-        submitted = ArgumentFields(parameters, typed, data, rows=self._rows)
+        submitted = ArgumentFields(parameters, submitted_call, data, rows=self._rows)
         if not submitted.is_valid():
             self.inputs = submitted
-            for name, messages in submitted.errors.items():
-                for message in messages:
-                    text = _("%(name)s: %(problem)s") % {"name": name, "problem": message}
-                    self._form.add_error("kwargs", text)
+            self._add_errors(submitted)
         elif (changed := submitted.changed_call()) is not None:
             self._show(changed)
             self.replaces_json = True
             # The next preview wouldn't know the input of an argument that is gone.
             self.replaces_inputs = not all(map(self._has_input, submitted.fields))
             cleaned.update(changed._asdict())
-            shown = data.copy()  # the page shows the raw JSON of the inputs
-            for name, value in changed._asdict().items():
-                shown[self._form.add_prefix(name)] = json.dumps(value, ensure_ascii=False)
-            self._form.data = shown
+            self._show_as_json(changed)
+
+    def _add_errors(self, inputs: ArgumentFields) -> None:
+        """Add the errors of the inputs to the form, with the names of the inputs."""
+        for name, messages in inputs.errors.items():
+            for message in messages:
+                text = _("%(name)s: %(problem)s") % {"name": name, "problem": message}
+                self._form.add_error("kwargs", text)
+
+    def _show_as_json(self, call: Call) -> None:
+        """Replace the raw JSON of the form, so that the page shows ``call``."""
+        data: Any = self._form.data
+        shown = data.copy()
+        for name, value in call._asdict().items():
+            shown[self._form.add_prefix(name)] = json.dumps(value, ensure_ascii=False)
+        self._form.data = shown
 
     def _has_input(self, name: str) -> bool:
         return self.inputs is not None and name in self.inputs.fields
@@ -219,7 +229,7 @@ def _fit_by_position(call: Call, parameters: Sequence[TargetParameter]) -> bool:
     return len(call.args) <= sum(each.is_positional for each in parameters)
 
 
-def _call_of(initial: Mapping[str, Any], job: Any) -> Call:
+def _initial_call(initial: Mapping[str, Any], job: Any) -> Call:
     args, kwargs = (initial.get(name, getattr(job, name)) for name in ("args", "kwargs"))
     return Call(
         args if isinstance(args, list) else [],
@@ -227,7 +237,7 @@ def _call_of(initial: Mapping[str, Any], job: Any) -> Call:
     )
 
 
-def _call_in(cleaned: Mapping[str, Any]) -> Call | None:
+def _cleaned_call(cleaned: Mapping[str, Any]) -> Call | None:
     args, kwargs = cleaned.get("args"), cleaned.get("kwargs")
     if isinstance(args, list) and isinstance(kwargs, dict):
         return Call(args, kwargs)
@@ -239,7 +249,7 @@ def _parse_call(text: str) -> Call | None:
         args, kwargs = json.loads(text)
     except (ValueError, TypeError, RecursionError):
         return None
-    return _call_in({"args": args, "kwargs": kwargs})
+    return _cleaned_call({"args": args, "kwargs": kwargs})
 
 
 def _values_by_name(parameters: Sequence[TargetParameter], call: Call) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from django.db import connection
 
 from django_dcron.db.now import database_now
 from django_dcron.db.plan_cache import _numbered
-from django_dcron.db.statements import Placeholder, Select
-from django_dcron.models import Job, Run
+from django_dcron.models import Run
 from django_dcron.runs import transitions
 from django_dcron.scheduler import adoption, limit_lines, rescue
 from tests.factories import make_idle_job
@@ -50,19 +49,3 @@ def test_kept_plan_finds_runs_in_progress_by_an_index(name: str) -> None:
         cursor.execute("EXPLAIN (GENERIC_PLAN) " + _numbered(compiled.sql))
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "Seq Scan on django_dcron_run" not in plan, plan
-
-
-def test_constants_are_literals_unless_they_need_quoting() -> None:
-    text = "100 % o'clock"
-    job = make_idle_job(description=text)
-    make_idle_job()
-    rows = Job.objects.filter(description=text, enabled=job.enabled, name__startswith="")
-    query = Select(
-        Job, lambda: rows.filter(priority=None, name=Placeholder(Job, "name")).values_list("pk")
-    )
-    for _ in range(10):  # also after it was prepared
-        assert query.rows(name=job.name) == [[job.pk]]
-    compiled = query.compiled_for(connection)
-    assert text in compiled.parameters
-    assert compiled.names == {"name"}
-    assert not any(isinstance(each, bool) for each in compiled.parameters)

@@ -163,6 +163,24 @@ def test_placeholder_for_unknown_field_is_refused() -> None:
         Placeholder(Run, "colour")
 
 
+@pytest.mark.postgresql
+def test_constants_are_literals_unless_they_need_quoting() -> None:
+    text = "100 % o'clock"
+    job = make_idle_job(description=text)
+    make_idle_job()
+    # The pattern of ``startswith`` is "%". In the SQL, the driver would take it for a placeholder.
+    rows = Job.objects.filter(description=text, enabled=job.enabled, name__startswith="")
+    query = Select(
+        Job, lambda: rows.filter(priority=None, name=Placeholder(Job, "name")).values_list("pk")
+    )
+    for _ in range(10):  # also after it was prepared
+        assert query.rows(name=job.name) == [[job.pk]]
+    compiled = query.compiled_for(connection)
+    assert {text, "%"} <= {each for each in compiled.parameters if isinstance(each, str)}
+    assert compiled.names == {"name"}
+    assert not any(isinstance(each, bool) for each in compiled.parameters)
+
+
 # --- which connection ---------------------------------------------------------------------------
 
 

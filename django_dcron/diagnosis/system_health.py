@@ -45,6 +45,7 @@ from django_dcron.models.job_states import IS_QUARANTINED
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.facts import (
     FAILURES_OF_A_FAILING_JOB,
+    NAMES_LISTED,
     FreezeFacts,
     NamedCount,
     QueueFacts,
@@ -57,8 +58,6 @@ from django_dcron.policies.health.verdict import Verdict, assess
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import State
 
-NAMES_LISTED = 5
-"""The maximum number of names in a sentence."""
 LATELY = timedelta(hours=1)
 """A job ran or failed lately if its last run finished within this time."""
 SOON = timedelta(hours=1)
@@ -134,10 +133,10 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
         "live_nodes": len(live),
         "dead_nodes": len(nodes) - len(live),
         "last_heartbeat": max((node.heartbeat_at for node in nodes), default=None),
-        "stalled": _named_count([node.name for node in stalled]),
+        "stalled": NamedCount.of([node.name for node in stalled]),
         "stalled_since": min((node.ticked_at or node.started_at for node in stalled), default=None),
-        "degraded": _named_count([node.name for node in live if node.degraded]),
-        "without_broker": _named_count([node.name for node in without_broker]),
+        "degraded": NamedCount.of([node.name for node in live if node.degraded]),
+        "without_broker": NamedCount.of([node.name for node in without_broker]),
         "without_broker_since": min(
             (
                 node.broker_unreachable_since
@@ -146,15 +145,15 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
             ),
             default=None,
         ),
-        "clock_doubted_by": _named_count([node.name for node in live if node.clock_doubt]),
+        "clock_doubted_by": NamedCount.of([node.name for node in live if node.clock_doubt]),
         "clock_step": max((node.clock_doubt for node in live), key=abs, default=timedelta()),
-        "skewed": _named_count([node.name for node in live if cluster.is_skewed(node)]),
+        "skewed": NamedCount.of([node.name for node in live if cluster.is_skewed(node)]),
         "releases": tuple(sorted({node.release for node in live})),
         "namespaces_overlap": "" in served_namespaces and len(served_namespaces) > 1,
         "shard_counts": tuple(sorted({node.shard_count for node in live} | {settings.SHARDS}))
         if live
         else (),
-        "unserved": _named_count(unserved),
+        "unserved": NamedCount.of(unserved),
         "stalled_namespaces": len(idle),
         "workers": latest_worker_replies(live),
     }
@@ -267,7 +266,7 @@ def _targets(groups: list[dict[str, Any]]) -> dict[str, Any]:
     used = {each["target"] for each in groups if each["enabled_jobs"]}
     unknown = [target for target in used if not targets.is_known(target)]
     return {
-        "unknown_targets": _named_count(unknown),
+        "unknown_targets": NamedCount.of(unknown),
         "lacks_task_modules": bool(unknown and targets.discovery_problem()),
         "host": gethostname(),
     }
@@ -281,10 +280,6 @@ def count_with_names(jobs: JobQuerySet) -> NamedCount:
 
 def _names(jobs: JobQuerySet) -> tuple[str, ...]:
     return tuple(str(job) for job in jobs.only("namespace", "name").order_by("pk")[:NAMES_LISTED])
-
-
-def _named_count(names: list[str]) -> NamedCount:
-    return NamedCount(len(names), tuple(sorted(names)[:NAMES_LISTED]))
 
 
 # --- what is due ----------------------------------------------------------------------------------

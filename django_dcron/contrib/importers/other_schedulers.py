@@ -1,4 +1,4 @@
-"""Find schedulers that still run jobs that were imported from them and are enabled here.
+"""Find schedulers that still run jobs that were imported from them, and edits of their entries.
 
 Invariants:
 
@@ -20,6 +20,13 @@ from django.db import DatabaseError
 from django.db.models import QuerySet
 
 from django_dcron.contrib.importers import celery_config
+from django_dcron.contrib.importers.comparison import compare_entries
+from django_dcron.contrib.importers.entry_plans import (
+    PAUSE,
+    ComparisonOptions,
+    EntryPlan,
+    ImportOutcome,
+)
 from django_dcron.contrib.importers.origins import match_entries
 from django_dcron.contrib.importers.source_contents import SourceProblem
 from django_dcron.contrib.importers.sources import SCHEDULERS
@@ -46,10 +53,7 @@ class OtherRuns:
 
 def find_other_runs(jobs: QuerySet[Job], since: datetime, now: datetime) -> Iterator[OtherRuns]:
     """Yield what the schedulers did after ``since``. A source that can't be read is skipped."""
-    working = jobs.filter(enabled=True, import_source__in=[*SCHEDULERS]).exclude(
-        target__startswith=PREFIX
-    )
-    rows = list(working.values_list("pk", "import_source", "updated_at"))
+    rows = list(_working(jobs).values_list("pk", "import_source", "updated_at"))
     changed = {job_id: changed_at for job_id, _source, changed_at in rows}
     for source in sorted({source for _job_id, source, _changed_at in rows}):
         with suppress(SourceProblem, DatabaseError):
@@ -61,6 +65,43 @@ def find_other_runs(jobs: QuerySet[Job], since: datetime, now: datetime) -> Iter
             why_running = getattr(SCHEDULERS[source], "why_running", None)
             if why_running is not None and (reason := why_running()):
                 yield OtherRuns(source, None, reason=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEdits:
+    """The entries of a source that someone added or changed there since the last import."""
+
+    source: str
+    names: tuple[str, ...]
+    """The names that the jobs have or would get."""
+
+
+def find_edits(jobs: QuerySet[Job], now: datetime) -> Iterator[SourceEdits]:
+    """Yield the edits in sources whose jobs run here. A source that can't be read is skipped.
+
+    Disabled entries don't count: after a switch, people disable the entries of the old scheduler.
+    """
+    sources = _working(jobs).order_by().values_list("import_source", flat=True).distinct()
+    for source in sorted(sources):
+        with suppress(SourceProblem, DatabaseError):
+            plans = compare_entries(
+                SCHEDULERS[source].read(now).entries, options=ComparisonOptions(source=source)
+            )
+            if names := tuple(str(plan) for plan in plans if _is_edited(plan)):
+                yield SourceEdits(source, names)
+
+
+def _is_edited(plan: EntryPlan) -> bool:
+    if plan.outcome is ImportOutcome.CREATE:
+        return bool(plan.entry.values.get("enabled", True))
+    return plan.outcome is ImportOutcome.CHANGE and not plan.changes.keys() <= set(PAUSE)
+
+
+def _working(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """Return the jobs that are enabled and do the work of an entry of a known scheduler."""
+    return jobs.filter(enabled=True, import_source__in=[*SCHEDULERS]).exclude(
+        target__startswith=PREFIX
+    )
 
 
 def _runs_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django_dcron.db.routing import alias_for
@@ -35,6 +35,8 @@ class Report:
     verdict: Verdict
     undeclared: NamedCount
     """The paused jobs that code no longer declares."""
+    further_notes: list[str] = field(default_factory=list)
+    """Notes of checks that the caller has added."""
 
     @property
     def healthy(self) -> bool:
@@ -84,7 +86,7 @@ class Report:
                 f"Only the latest {window.runs} runs of the period, and as many unfinished runs, "
                 "were checked one by one."
             )
-        return notes
+        return notes + self.further_notes
 
     def as_json(self) -> dict[str, Any]:
         return {

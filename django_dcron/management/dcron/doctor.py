@@ -23,7 +23,6 @@ from django_dcron.diagnosis.doctor.findings import (
     SUBJECTS_IN_LINE,
     Code,
     FindingGroup,
-    Findings,
     Subject,
 )
 from django_dcron.diagnosis.doctor.report import Report, examine
@@ -34,6 +33,7 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job, Node
+from django_dcron.policies.health.facts import NamedCount
 from django_dcron.policies.health.problems import Severity
 from django_dcron.utils.control_characters import escape_control_characters
 from django_dcron.utils.counts import number_of
@@ -84,7 +84,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     window = _window(options)
     report = examine(window, _lock())
-    _find_other_schedulers(window, report.findings)
+    _find_other_schedulers(window, report)
     if options["json"]:
         Output(command, options).json(report.as_json())
     else:
@@ -94,10 +94,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         raise negative_result(f"{number_of(found, 'finding')}.")
 
 
-def _find_other_schedulers(window: Window, findings: Findings) -> None:
+def _find_other_schedulers(window: Window, report: Report) -> None:
     """Add a finding for each imported job that its old scheduler still runs.
 
-    Also add one for each of these schedulers that holds its lock.
+    Also add one for each of these schedulers that holds its lock, and a note for each whose entries
+    have changed since the import.
     """
     jobs = Job.objects.using(alias_for(Job)).exclude(import_source="")
     if window.namespace:
@@ -105,7 +106,7 @@ def _find_other_schedulers(window: Window, findings: Findings) -> None:
     if not jobs.exists():
         return
     # Only projects that imported jobs need this code.
-    from django_dcron.contrib.importers.other_schedulers import find_other_runs
+    from django_dcron.contrib.importers.other_schedulers import find_edits, find_other_runs
     from django_dcron.contrib.importers.sources import (
         can_hand_back,
         process_name,
@@ -122,7 +123,7 @@ def _find_other_schedulers(window: Window, findings: Findings) -> None:
             remedy += f", or hand the work back with {back}"
         if each.job is None:
             text = f"{scheduler} probably still runs: {each.reason}. {remedy}."
-            findings.add(Code.OTHER_SCHEDULER_RUNS, CLUSTER, text)
+            report.findings.add(Code.OTHER_SCHEDULER_RUNS, CLUSTER, text)
         elif each.at is not None:
             ago = format_duration(window.now - each.at)
             text = (
@@ -131,7 +132,14 @@ def _find_other_schedulers(window: Window, findings: Findings) -> None:
                 "such as 1m."
             )
             subject = Subject("job", str(each.job.pk), str(each.job))
-            findings.add(Code.OTHER_SCHEDULER_RUNS, subject, text, at=each.at)
+            report.findings.add(Code.OTHER_SCHEDULER_RUNS, subject, text, at=each.at)
+    for edits in find_edits(jobs, window.now):
+        entries = number_of(len(edits.names), "entry was", "entries were")
+        report.further_notes.append(
+            f"In {edits.source}, {entries} added or changed since the last import: "
+            f"{NamedCount.of(edits.names).listed}. This has no effect here. To take over the "
+            f"changes: manage.py dcron import {edits.source}"
+        )
 
 
 def _lock() -> Lock:

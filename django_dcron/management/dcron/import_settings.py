@@ -30,8 +30,8 @@ def show_missing_settings(
     ]
     if waiting:
         out.line(
-            f"! {len(waiting)} of {number_of(len(plans), 'entry', 'entries')} can't be imported "
-            "before you add the settings that are printed below. Paste them, and import again.",
+            f"! {number_of(len(waiting), 'entry needs', 'entries need')} the settings that are "
+            "printed below. Add them, and import again.",
             WARNING,
         )
     if queues:

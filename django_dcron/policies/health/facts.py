@@ -6,9 +6,12 @@ names a person may not see.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+NAMES_LISTED = 5
+"""The maximum number of names in a sentence."""
 FAILURES_OF_A_FAILING_JOB = 3
 """The number of consecutive failures from which any job counts as failing.
 
@@ -22,6 +25,11 @@ class NamedCount:
 
     number: int = 0
     names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, names: Collection[str]) -> NamedCount:
+        """Count ``names``, and name the first ones in alphabetical order."""
+        return cls(len(names), tuple(sorted(names)[:NAMES_LISTED]))
 
     def __bool__(self) -> bool:
         return self.number > 0

@@ -523,7 +523,7 @@ def test_missing_queues_are_shown_as_a_setting(settings: Settings) -> None:
     shown = call("import", "django-celery-beat")
     assert "DCRON_QUEUES = ['celery', 'report-*', 'slow']" in shown.out
     first, second, *_ = shown.out.splitlines()
-    assert first.startswith("! 2 of 5 entries can't be imported before you add the settings")
+    assert first.startswith("! 2 entries need the settings")
     assert second.endswith(": slow")
     assert call("import", "django-celery-beat", "--json").json["queues"] == ["slow"]
     settings.DCRON_QUEUES = ["celery", "report-*", "slow"]

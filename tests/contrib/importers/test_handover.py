@@ -752,6 +752,27 @@ def test_doctor_names_the_jobs_that_the_source_still_runs() -> None:
     assert "other_scheduler_runs" not in {each["code"] for each in later}
 
 
+def test_doctor_names_entries_that_were_edited_after_the_switch() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    def noted() -> list[str]:
+        notes = call("doctor", "--json").json["notes"]
+        return [note for note in notes if f"manage.py dcron import {SOURCE}" in note]
+
+    for name in ("edited", "disabled", "same"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply").code == 0
+    PeriodicTask.objects.filter(name="disabled").update(enabled=False)
+    assert not noted()
+    PeriodicTask.objects.filter(name="edited").update(args='["new"]')
+    crontab_row("added", **twelve_hours_from_now())
+    (note,) = noted()
+    assert "2 entries were" in note
+    assert "added, edited" in note
+    Job.objects.update(enabled=False)
+    assert not noted(), "the jobs don't run here"
+
+
 def test_handover_without_any_running_job_fails() -> None:
     from django_celery_beat.models import PeriodicTask
 

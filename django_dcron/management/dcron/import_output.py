@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -48,8 +47,8 @@ from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import same_json
 
-SAME_WARNINGS = 3
-"""How many jobs with the same warning are named. The others are counted."""
+NAMED = 3
+"""The maximum number of jobs that a repeated warning names, besides the first job."""
 
 SHOWN_ANYWAY = {"namespace", "name", "schedule", "timezone", "target", "description", *PAUSE}
 """Fields that the line of a new job shows in another form, or that are too long for it."""
@@ -77,7 +76,7 @@ def show_entry_plans(
     also runs the jobs that start here.
     """
     plans = []
-    warned: Counter[str] = Counter()
+    warned: dict[str, list[str]] = {}
     left_out = 0
     show_missing_settings(out, contents, compared)
     with ProgressBar(out) as bar:
@@ -92,9 +91,10 @@ def show_entry_plans(
                 bar.line(f"! {plan} {problem}", BAD)
             if applied and out.is_terminal:
                 bar.show(len(plans), len(compared))
-    for warning, times in warned.items():
-        if times > SAME_WARNINGS:
-            out.line(f"! {number_of(times - SAME_WARNINGS, 'more job')}: {warning}", WARNING)
+    for warning, (_first, *others) in warned.items():
+        if others:
+            more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+            out.line(f"! {', '.join(others[:NAMED])}{more}: {warning}", WARNING)
     if left_out:
         out.line(
             f"{number_of(left_out, 'warning')} of an earlier import left out. To list all "
@@ -181,13 +181,16 @@ def _show_plan(out: ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
 
 
 def _show_warnings(
-    out: ProgressBar, plan: EntryPlan, warnings: Sequence[str], warned: Counter[str]
+    out: ProgressBar, plan: EntryPlan, warnings: Sequence[str], warned: dict[str, list[str]]
 ) -> None:
-    """Show the warnings of a plan. ``warned``: how often each warning was found before."""
-    warned.update(warnings)
+    """Show those warnings of a plan that no earlier plan had, and add the plan to ``warned``.
+
+    ``warned`` maps each warning to its jobs.
+    """
     for warning in warnings:
-        if warned[warning] <= SAME_WARNINGS:
+        if warning not in warned:
             out.line(f"! {plan} {warning}", WARNING)
+        warned.setdefault(warning, []).append(str(plan))
 
 
 def _warnings_to_show(plan: EntryPlan) -> Sequence[str]:

@@ -567,6 +567,19 @@ def test_each_command_has_its_own_name(lines: list[str]) -> None:
     assert names == [name.casefold() for name in contents.shell]
 
 
+def test_note_names_options_of_the_printed_settings_that_may_be_secret() -> None:
+    lines = (
+        "5 * * * * curl -H x --api-key=abc https://example.com/monkey",
+        "6 * * * * backup --to ftp://ann:pw@example.com/keys",
+    )
+    (note,) = [each for each in read("\n".join(lines)).notes if "secret" in each]
+    assert "contains --api-key, a URL with a password." in note
+    assert "abc" not in note
+    assert "pw" not in note
+    harmless = "5 * * * * monkey --bypass-cache /srv/keys https://example.com:8000/token"
+    assert not [each for each in read(harmless).notes if "secret" in each]
+
+
 def test_note_names_variables_of_the_printed_settings_that_may_be_secret() -> None:
     text = "API_KEY=abc\nLANG=C\n0 0 * * * /srv/x.sh\n"
     (note,) = [each for each in read(text).notes if "secret" in each]

@@ -17,6 +17,7 @@ from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.action_texts import unsigned_reason
 from django_dcron.jobs.audit.entries import logged_changes_of
 from django_dcron.models import Job, Run, Statistics
+from django_dcron.policies.lifecycle import State
 
 LATEST = 100
 """The number of finished runs in the success rate and the history chart."""
@@ -88,4 +89,4 @@ def success_rate_of_runs(runs: Sequence[Run]) -> SuccessRate:
 
 def success_rate_of_statistics(statistics: Statistics | None) -> SuccessRate:
     counted = statistics or Statistics()
-    return SuccessRate(counted.succeeded, counted.failed, sampled=False)
+    return SuccessRate(counted.shown_count(State.SUCCEEDED), counted.failed, sampled=False)

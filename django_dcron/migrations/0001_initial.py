@@ -1253,6 +1253,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "shadow_runs",
+                    models.PositiveBigIntegerField(
+                        default=0,
+                        help_text="Runs that succeeded without calling the target, because the job was a shadow. They also count as succeeded.",
+                        verbose_name="runs of a shadow",
+                    ),
+                ),
+                (
                     "consecutive_failures",
                     models.PositiveIntegerField(default=0, verbose_name="consecutive failures"),
                 ),

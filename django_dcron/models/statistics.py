@@ -32,6 +32,9 @@ from django_dcron.db.statements import Insert, Placeholder, UpdateUnlocked
 from django_dcron.models.job import Job
 from django_dcron.policies.lifecycle import State
 
+COUNTED_STATES = (State.SUCCEEDED, State.FAILED, State.SKIPPED, State.MISSED, State.CANCELLED)
+"""The states that the statistics count, in the order in which people read them."""
+
 
 class Statistics(models.Model):
     job = models.OneToOneField(
@@ -50,6 +53,14 @@ class Statistics(models.Model):
             "count as succeeded."
         ),
     )
+    shadow_runs = models.PositiveBigIntegerField(
+        _("runs of a shadow"),
+        default=0,
+        help_text=_(
+            "Runs that succeeded without calling the target, because the job was a shadow. They "
+            "also count as succeeded."
+        ),
+    )
     consecutive_failures = models.PositiveIntegerField(_("consecutive failures"), default=0)
     last_state = models.CharField(_("last outcome"), max_length=10, blank=True)
     last_finished_at = models.DateTimeField(_("last finished"), null=True)
@@ -65,6 +76,11 @@ class Statistics(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job_id}: {self.succeeded} succeeded, {self.failed} failed"
+
+    def shown_count(self, state: State) -> int:
+        """Return the number of runs that ended in ``state``, without the successes of a shadow."""
+        counted: int = getattr(self, state.value)
+        return counted - self.shadow_runs if state is State.SUCCEEDED else counted
 
 
 class PendingCountQuerySet(models.QuerySet["PendingCount"]):
@@ -96,14 +112,13 @@ class PendingCount(models.Model):
 
 
 LATE_SUCCESSES = "late_successes"
+SHADOW_RUNS = "shadow_runs"
+ADDITIONAL = frozenset({LATE_SUCCESSES, SHADOW_RUNS})
+"""Counters that don't belong to a state. They don't change a job's last outcome."""
 
 
 def count_ended_runs(job_ids: Collection[int], state: State, number: int = 1) -> None:
-    """Add ``number`` runs or occurrences that ended in ``state`` to each job's statistics.
-
-    With ``number=0``, for the run of a shadow, only the last outcome and the consecutive failures
-    change.
-    """
+    """Add ``number`` runs or occurrences that ended in ``state`` to each job's statistics."""
     if len(job_ids) == number == 1 and _counting_one(state).execute(job_id=next(iter(job_ids))):
         return
     _count(job_ids, state.value, number, counter_updates(state, number))
@@ -112,6 +127,11 @@ def count_ended_runs(job_ids: Collection[int], state: State, number: int = 1) ->
 def count_late_success(job_id: int) -> None:
     """Count an attempt that succeeded after it had been closed with another outcome."""
     _count([job_id], LATE_SUCCESSES, 1, {LATE_SUCCESSES: F(LATE_SUCCESSES) + 1})
+
+
+def count_shadow_run(job_id: int) -> None:
+    """Count a success of a shadow, in addition to ``count_ended_runs``."""
+    _count([job_id], SHADOW_RUNS, 1, {SHADOW_RUNS: F(SHADOW_RUNS) + 1})
 
 
 def _count(job_ids: Collection[int], counter: str, number: int, columns: dict[str, Any]) -> None:

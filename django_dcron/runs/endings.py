@@ -33,7 +33,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.db.statements import Placeholder, Update
 from django_dcron.models import Attempt, Run, Statistics
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
-from django_dcron.models.statistics import count_ended_runs, prepared_count
+from django_dcron.models.statistics import count_ended_runs, count_shadow_run, prepared_count
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.overlap import OverlapPolicy
@@ -96,8 +96,8 @@ def finish(
     ``last_heartbeat``: if the execution has sent a newer heartbeat, nothing changes and False is
     returned.
     """
-    is_counted = reason != NOT_EXECUTED
-    if token is not None and is_counted and not run.limited and not _others_may_wait(run):
+    is_ordinary = not (run.limited or reason == NOT_EXECUTED or _others_may_wait(run))
+    if token is not None and is_ordinary:
         run_values = {
             "id": run.pk,
             "attempt": attempt,
@@ -240,7 +240,9 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
                 woken = transitions.wake_next(run.job_id)
             if facts.followed:
                 followers = chains.create_followers(run, state)
-        count_ended_runs([run.job_id], state, number=0 if reason == NOT_EXECUTED else 1)
+        count_ended_runs([run.job_id], state)
+        if reason == NOT_EXECUTED:
+            count_shadow_run(run.job_id)
         placed = limits.free_places([run.pk]) if limited else []
     return [*([] if woken is None else [woken]), *followers, *placed]
 

@@ -19,7 +19,7 @@ from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Select
 from django_dcron.models import Job, PendingCount, Statistics
-from django_dcron.models.statistics import LATE_SUCCESSES
+from django_dcron.models.statistics import ADDITIONAL
 from django_dcron.policies.lifecycle import FINAL, State
 
 JOBS_AT_ONCE = 500
@@ -27,7 +27,7 @@ COUNTS_AT_ONCE = 5000
 
 _CHANGED = (
     *sorted(FINAL),
-    LATE_SUCCESSES,
+    *sorted(ADDITIONAL),
     "consecutive_failures",
     "last_state",
     "last_finished_at",
@@ -85,7 +85,7 @@ def _add(count: PendingCount, statistics: Statistics) -> None:
     name, number = count.counter, count.number
     setattr(statistics, name, getattr(statistics, name) + number)
     last = statistics.last_finished_at
-    if name == LATE_SUCCESSES or (last is not None and count.ended_at < last):
+    if name in ADDITIONAL or (last is not None and count.ended_at < last):
         return
     statistics.last_state, statistics.last_finished_at = name, count.ended_at
     if name == State.SUCCEEDED:

@@ -53,6 +53,7 @@ FOREIGN_AFTER = 2.0
 """A node looks for the cause if other nodes hold the locks of its shards for this many lease times.
 The locks of a node that has ended expire after one lease time.
 """
+SECOND = timedelta(seconds=1)
 KEEP_DEAD_NODES_FOR = timedelta(days=1)
 """How long the row of a dead node is kept for display."""
 
@@ -168,27 +169,25 @@ class Membership:
             skew=self._clock.skew,
             shard_count=settings.SHARDS,
         )
-        self._report_interruption()
         delete_dead_nodes()
-        self._delete_predecessors()
+        self._log_downtime(self._delete_predecessors())
         self._registered_at = self._clock.monotonic()
         self.beat(agenda=0)
 
-    def _report_interruption(self) -> None:
-        """Log how long no node was live. A node that stops cleanly deletes its row."""
-        others = Node.objects.using(alias_for(Node)).filter(namespace=self.namespace)
-        last = others.exclude(pk=self.id).order_by("-heartbeat_at").first()
-        if last is not None and (down := self._clock.now() - last.heartbeat_at) > settings.LEASE:
+    def _log_downtime(self, predecessors: list[Node]) -> None:
+        """Log since when this node was down, if it died. A node that stops deletes its row."""
+        if predecessors:
+            since = max(node.heartbeat_at for node in predecessors)
             logger.warning(
-                "scheduling was interrupted, no node was live: node=%s since=%s duration=%s",
+                "node had died and starts again: node=%s last_heartbeat=%s down_for=%s",
                 self.name,
-                format_site_time(last.heartbeat_at),
-                write_duration(timedelta(seconds=round(down.total_seconds()))),
-                extra={"event": "scheduling_interrupted", "node": self.name},
+                format_site_time(since),
+                write_duration(timedelta(seconds=(self._clock.now() - since) // SECOND)),
+                extra={"event": "restarted_after_death", "node": self.name},
             )
 
-    def _delete_predecessors(self) -> None:
-        """Delete the rows of dead nodes that this node replaces.
+    def _delete_predecessors(self) -> list[Node]:
+        """Delete and return the rows of dead nodes that this node replaces.
 
         These are nodes of the same name and, if the server started this node (``autostart``), all
         dead nodes that a server started on this host. A node that was only suspended registers
@@ -199,12 +198,13 @@ class Membership:
         dead = dead.filter(namespace=self.namespace, host=host).exclude(pk=self.id)
         is_started_by_server = self.name == server_node_name(host, os.getpid())
         replaced = [
-            node.pk
+            node
             for node in dead
             if node.name == self.name
             or (is_started_by_server and node.name == server_node_name(host, node.pid))
         ]
-        dead.filter(pk__in=replaced).delete()
+        dead.filter(pk__in=[node.pk for node in replaced]).delete()
+        return replaced
 
     def _delete_late_predecessors(self) -> None:
         """Delete, once, the rows of predecessors that looked alive when this node started."""

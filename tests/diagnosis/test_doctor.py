@@ -37,7 +37,6 @@ from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.retry import exception_name
 from django_dcron.policies.slots import Slot
 from django_dcron.scheduler.membership import Membership
-from django_dcron.targets.shadow import NOT_EXECUTED
 from tests import services
 from tests.diagnosis.conftest import HOUR, MINUTE, PAST, System, make_job_with_history
 from tests.factories import make_idle_job, make_run
@@ -93,12 +92,6 @@ def test_ordinary_rows_cause_no_finding(system: System) -> None:
     Statistics.objects.update(failed=2, cancelled=1)
     control.pause(make_job_with_history(system.latest))
     control.pause(make_job_with_history(system.latest, target="tests.app.tasks.ok"), "until Monday")
-    assert system.examine().findings.listed == []
-
-
-def test_uncounted_runs_of_a_shadow_cause_no_finding(system: System) -> None:
-    Run.objects.filter(pk=run_at(system, 2).pk).update(reason=NOT_EXECUTED)
-    Statistics.objects.update(succeeded=PAST)
     assert system.examine().findings.listed == []
 
 

@@ -86,12 +86,13 @@ def test_success_of_a_shadow_says_that_nothing_was_executed() -> None:
     assert NOT_EXECUTED in [sentence.params.get("reason") for sentence in sentences]
 
 
-def test_success_of_a_shadow_ends_its_failures_but_isnt_counted() -> None:
+def test_success_of_a_shadow_is_counted_but_not_shown() -> None:
     run = running(target="shadow:tests.app.tasks.ok")
     Statistics.objects.filter(pk=run.job_id).update(consecutive_failures=2)
     assert end_attempt(run, 1, SUCCEEDED, attempt_of(run).token)
     statistics = reread(run).job.statistics
-    assert (statistics.succeeded, statistics.consecutive_failures) == (0, 0)
+    assert (statistics.succeeded, statistics.shadow_runs) == (1, 1)
+    assert (statistics.shown_count(State.SUCCEEDED), statistics.consecutive_failures) == (0, 0)
     assert statistics.last_state == State.SUCCEEDED
 
 

@@ -159,22 +159,19 @@ def test_node_that_starts_again_replaces_its_dead_row(lock: Lock) -> None:
     assert names() == ["a", "a", "a", "b"]
 
 
-def test_node_that_starts_after_an_interruption_logs_it(
+def test_node_that_died_logs_its_downtime_when_it_starts_again(
     lock: Lock, caplog: pytest.LogCaptureFixture
 ) -> None:
     node(lock, "a")
-    node(lock, "b")
+    node(lock, "b").leave()
     expire_nodes("a")
-    node(lock, "c")
-    assert not logged(caplog, "scheduling_interrupted"), "b was live"
-    expire_nodes("b", "c")
-    node(lock, "other", "shop")
-    assert not logged(caplog, "scheduling_interrupted"), "no node of this namespace has died"
-    node(lock, "a")
-    (message,) = logged(caplog, "scheduling_interrupted", node="a")
-    assert "duration=1m" in message
     node(lock, "b")
-    assert len(logged(caplog, "scheduling_interrupted")) == 1
+    assert not logged(caplog, "restarted_after_death"), "b had stopped cleanly"
+    node(lock, "a")
+    (message,) = logged(caplog, "restarted_after_death", node="a")
+    assert "down_for=1m" in message
+    node(lock, "a")
+    assert len(logged(caplog, "restarted_after_death")) == 1, "the row was replaced"
 
 
 def test_node_of_a_server_replaces_dead_nodes_of_servers_on_its_host(lock: Lock) -> None:

@@ -44,6 +44,7 @@ from django_dcron.jobs import sync
 from django_dcron.jobs.bulk_skips import may_start_again
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.models import Attempt, Job, Node, Run, Statistics
+from django_dcron.models.statistics import COUNTED_STATES
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.bounded_text import with_ellipsis
@@ -59,7 +60,6 @@ REFRESH_EVERY = 5
 STATUS_URL = "django_dcron_job_status"
 PAUSED_BY = "paused"
 """The query parameter of a refresh with the signed author of the current pause."""
-COUNT_FIELDS = ("succeeded", "failed", "skipped", "missed", "cancelled", "consecutive_failures")
 
 
 def pause_note(job: Job) -> str:
@@ -206,7 +206,9 @@ class JobPage:
         if self.statistics is None:
             return []
         labels = {field.name: field.verbose_name for field in Statistics._meta.concrete_fields}
-        return [(labels[name], getattr(self.statistics, name)) for name in COUNT_FIELDS]
+        counts = {state.value: self.statistics.shown_count(state) for state in COUNTED_STATES}
+        counts["consecutive_failures"] = self.statistics.consecutive_failures
+        return [(labels[name], number) for name, number in counts.items()]
 
 
 class StatusPanel:

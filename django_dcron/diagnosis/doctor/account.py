@@ -46,7 +46,6 @@ from django_dcron.models.statistics import pending_counts
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.runs.retention import oldest_kept, with_pruned_history
 from django_dcron.schedules.timetable import MICROSECOND, Timetable
-from django_dcron.targets.shadow import NOT_EXECUTED
 from django_dcron.utils.counts import number_of
 
 NO_LIMIT = 10**9
@@ -296,15 +295,11 @@ def _check_statistics(
     """Report statistics that are lower than the number of finished rows.
 
     A run is counted in the transaction that finishes it, so statistics with their pending counts
-    can't be lower than the rows. Successful runs of shadows aren't counted.
+    can't be lower than the rows.
     """
     ended: dict[int, Counter[State]] = {}
     for job in jobs:
-        ended[job.pk] = Counter(
-            State(row.state)
-            for row in rows[job.pk]
-            if row.state in FINAL and row.reason != NOT_EXECUTED
-        )
+        ended[job.pk] = Counter(State(row.state) for row in rows[job.pk] if row.state in FINAL)
         ended[job.pk][State.MISSED] += sum(row.missed_before for row in rows[job.pk])
     job_ids = [job.pk for job in jobs]
     pending = pending_counts(job_ids)  # read first, because nodes add them to the statistics

@@ -24,7 +24,6 @@ class RunColumns(NamedTuple):
     scheduled_at: datetime
     trigger: str
     state: str
-    reason: str
     missed_before: int
     missed_from: datetime | None
 

@@ -47,6 +47,7 @@ from django_dcron.management.dcron.output import (
     time_text,
 )
 from django_dcron.models import Job, Link, Statistics
+from django_dcron.models.statistics import COUNTED_STATES
 from django_dcron.policies.freezing import FreezeExtent
 
 HELP = "Show one job: its definition, state, statistics and next occurrences."
@@ -59,7 +60,6 @@ OCCURRENCES = 5
 ALWAYS = ("target", "args", "kwargs", "schedule", "timezone")
 ELSEWHERE = frozenset({"namespace", "name", "declared", "enabled", "pause_reason", "paused_until"})
 """Fields of the definition that are shown in the section on the job's status."""
-COUNTED_STATES = ("succeeded", "failed", "skipped", "missed", "cancelled")
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -156,7 +156,7 @@ def _statistics_fields(
     statistics: Statistics | None, lately: SuccessRate
 ) -> Iterator[tuple[str, Cell]]:
     counted = statistics or Statistics()
-    yield "runs", ", ".join(f"{getattr(counted, name)} {name}" for name in COUNTED_STATES)
+    yield "runs", ", ".join(f"{counted.shown_count(state)} {state}" for state in COUNTED_STATES)
     if lately.percent is not None:
         yield "success rate", f"{lately.percent:g}% of the latest {lately.ended}"
     if counted.last_state:
@@ -192,7 +192,8 @@ def _document(
         "running": [str(run.pk) for run in job_status.running_runs(job)],
         "arguments_rejected": ArgumentsChecker().why_rejected(job),
         "statistics": {
-            name: getattr(counted, name) for name in (*COUNTED_STATES, "consecutive_failures")
+            **{state.value: counted.shown_count(state) for state in COUNTED_STATES},
+            "consecutive_failures": counted.consecutive_failures,
         },
         "success_percent_of_latest": lately.percent,
         "words": ahead.words if ahead else "",

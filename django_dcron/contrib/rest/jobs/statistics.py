@@ -31,7 +31,7 @@ class JobStatsSerializer(JobStatusSerializer):
     consecutive_failures = serializers.IntegerField(read_only=True)
     success_rate = SuccessRateSerializer(
         read_only=True,
-        help_text="The success rate of all of the job's runs, without those of a shadow.",
+        help_text="The success rate of all of the job's runs, without the successes of a shadow.",
     )
     latest_success_rate = SuccessRateSerializer(
         read_only=True,
@@ -51,7 +51,7 @@ def statistics_document(job: Job, scope: Scope) -> dict[str, Any]:
     return status_of(job, database_now(alias_for(Job))) | {
         "enabled": job.enabled,
         "finished_by_state": {
-            state.value: getattr(statistics, state.value) for state in sorted(FINAL)
+            state.value: statistics.shown_count(state) for state in sorted(FINAL)
         },
         "success_rate": job_status.success_rate_of_statistics(statistics),
         "latest_success_rate": latest,

@@ -50,7 +50,7 @@ _UNKNOWN_SENTENCE = _(
     "at 9:30”, or a macro such as @hourly."
 )
 _WORKING_DAYS = _(
-    "Schedule %(value)s doesn't say which days are holidays. Write %(sentence)s, and set the "
+    "Schedule %(value)s doesn't say which days are holidays. Write it as %(schedule)s, and set the "
     "calendar of the job to exclude holidays."
 )
 _UNKNOWN_WORD = _(
@@ -216,9 +216,9 @@ def _texts(text: str) -> list[tuple[FieldKind, str]]:
     value = repr(text)
     if (looks_like_sentence or not has_fields) and (schedule := schedule_of_sentence(text)):
         raise InvalidSchedule(_SENTENCE, value=value, schedule=repr(schedule), code="sentence")
-    if looks_like_sentence and schedule_of_sentence(weekdays := with_weekdays(text)):
+    if looks_like_sentence and (schedule := schedule_of_sentence(with_weekdays(text))):
         raise InvalidSchedule(
-            _WORKING_DAYS, value=value, sentence=repr(weekdays), code="working_days"
+            _WORKING_DAYS, value=value, schedule=repr(schedule), code="working_days"
         )
     if looks_like_sentence and (word := find_unknown_word(text)):
         raise InvalidSchedule(_UNKNOWN_WORD, value=value, word=repr(word), code="unknown_word")

@@ -13,7 +13,10 @@ _BOUND = rf"(?:at )?({_CLOCK})"
 _BETWEEN = rf"\b(?:between|from) {_BOUND} (?:and|to|until|till|through) {_BOUND}(?= |$)"
 _PART_OF_DAY = (
     r"\b(?:(?P<every>every|each) |in the |at (?=night))?(?P<part>morning|afternoon|evening|night)\b"
+    r"(?! (?:and|to|through|until)\b| ?-)"  # another day or time follows
 )
+PARTS_OF_DAY = frozenset({"morning", "afternoon", "evening", "night"})
+_ALL_DAYS = frozenset({"", "daily", "every day", "each day"})
 _HOURS_OF_PART = {
     "morning": {hour: hour for hour in range(12)},
     "afternoon": {12: 12} | {hour % 12: hour for hour in range(13, 19)},
@@ -33,7 +36,12 @@ def with_at(words: str) -> str:
 
 
 def take_times(words: str) -> tuple[str, list[Time] | None]:
-    """Return the other words and the times; None if a time is impossible."""
+    """Return the other words and the times; None if a time is impossible.
+
+    With a part of the day, the times must ascend: in "at 8 and 6 in the evening", 8 may be a time
+    in the morning. The hours after midnight belong to the night of the previous day, so they are
+    only understood for all days.
+    """
     words, part = _take_part_of_day(words)
     found = re.search(_AT_TIMES, words)
     if found is None:
@@ -42,7 +50,11 @@ def take_times(words: str) -> tuple[str, list[Time] | None]:
     texts = re.split(r" and (?:at )?", found[1])
     times = [_time_in(part, text) if part else _time(text) for text in texts]
     valid = [time for time in times if time is not None]
-    return others, sorted(set(valid)) if len(valid) == len(times) else None
+    is_clear = not part or (
+        valid == sorted(set(valid))
+        and (part != "night" or others in _ALL_DAYS or all(hour >= 12 for hour, _ in valid))
+    )
+    return others, sorted(set(valid)) if is_clear and len(valid) == len(times) else None
 
 
 def _take_part_of_day(words: str) -> tuple[str, str]:
@@ -64,7 +76,8 @@ def _time_in(part: str, text: str) -> Time | None:
     hours = _HOURS_OF_PART[part]
     if hour in hours.values():
         return time
-    return None if text.endswith("m") or hour not in hours else (hours[hour], minute)
+    is_exact = text.startswith("0") or text.endswith("m")
+    return None if is_exact or hour not in hours else (hours[hour], minute)
 
 
 def take_hours(words: str) -> tuple[str, tuple[Time | None, Time | None] | None]:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from datetime import date, timedelta
 
 from django_dcron.schedules.sentence_times import (
+    PARTS_OF_DAY,
     Time,
     clock_fields,
     hours_field,
@@ -66,6 +67,7 @@ _EVERY_OTHER_DAY_OF_WEEK = rf"every (?:2nd|other) ({_DAY})|(?:biweekly|fortnight
 _INTERVAL = r"every (?:(\d{1,4}) )?(second|minute|hour)s?(?: (.+))?"
 _IN_MONTHS = rf"\bin ({_MONTH}(?: and (?:in )?{_MONTH})*)(?= |$)"
 _DAY_RANGE = rf"({_DAY})(?: to | through | until | ?- ?)({_DAY})"
+_KNOWN_WORDS = PARTS_OF_DAY | {"working", "business"}
 _QUARTERS = "JAN,APR,JUL,OCT"
 _LAST_OF_QUARTERS = "MAR,JUN,SEP,DEC"
 _UNITS = {"second": "s", "minute": "m", "hour": "h"}
@@ -106,7 +108,8 @@ def schedule_of_sentence(text: str, today: date | None = None) -> str | None:
 def find_unknown_word(text: str) -> str:
     """Return the only word without which the sentence is understood, or "".
 
-    The sentence may have another meaning without it: "every half hour" isn't hourly.
+    The sentence may have another meaning without it: "every half hour" isn't hourly. A part of the
+    day isn't unknown, although it needs a time.
     """
     words = text.split()
     if len(text) > MAX_LENGTH:
@@ -114,7 +117,8 @@ def find_unknown_word(text: str) -> str:
     found = [
         word
         for at, word in enumerate(words)
-        if schedule_of_sentence(" ".join(words[:at] + words[at + 1 :]))
+        if word.casefold() not in _KNOWN_WORDS
+        and schedule_of_sentence(" ".join(words[:at] + words[at + 1 :]))
     ]
     return found[0] if len(found) == 1 else ""
 
@@ -323,7 +327,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], DayFields | No
         re.compile(rf"(?:every quarter|each quarter|quarterly)(?: on (?:the )?{_ORDINAL_DAY})?"),
         _of_quarter,
     ),
-    (re.compile(rf"{_EVERY}(?:the )?{_ORDINAL_DAY} of (?:every|each|the|a) quarter"), _of_quarter),
+    (re.compile(rf"(?:on )?(?:the )?{_ORDINAL_DAY} of (?:every|each|the|a) quarter"), _of_quarter),
     (
         re.compile(rf"{_YEARLY}{_EVERY}(?P<month>{_MONTH}) (?:the )?{_DATE}"),
         _of_year,

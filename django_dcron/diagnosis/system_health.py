@@ -272,6 +272,12 @@ def _targets(groups: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def count_failed(jobs: JobQuerySet) -> NamedCount:
+    """Return the enabled jobs that have failed since their last success and are no problem yet."""
+    failing = jobs.filter(_FAILING).order_by().values("pk")
+    return count_with_names(jobs.filter(_ENABLED_FAILED_LAST).exclude(pk__in=failing))
+
+
 def count_with_names(jobs: JobQuerySet) -> NamedCount:
     counted: Any = jobs.annotate(number=Window(Count("pk"))).only("namespace", "name")
     found = list(counted.order_by("pk")[:NAMES_LISTED])

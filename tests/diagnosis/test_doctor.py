@@ -33,6 +33,7 @@ from django_dcron.models import (
     Statistics,
 )
 from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.policies.health.facts import NamedCount
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.retry import exception_name
 from django_dcron.policies.slots import Slot
@@ -101,7 +102,23 @@ def test_single_failure_causes_a_note(system: System) -> None:
     )
     report = system.examine()
     assert report.healthy
-    assert any(f"failed: {system.job}." in note for note in report.notes)
+    assert report.failed == NamedCount(1, (str(system.job),))
+    assert any(str(system.job) in note for note in report.notes)
+
+
+def test_single_failure_causes_a_note_beside_a_failing_job(system: System) -> None:
+    failing = make_job_with_history(system.latest, name="failing")
+    Statistics.objects.update(
+        consecutive_failures=1, last_state="skipped", last_finished_at=system.latest
+    )
+    Statistics.objects.filter(pk=failing.pk).update(consecutive_failures=5)
+    fine = make_job_with_history(system.latest, name="fine")
+    Statistics.objects.filter(pk=fine.pk).update(
+        last_state="succeeded", last_finished_at=system.latest
+    )
+    report = system.examine()
+    assert set(report.findings.counts) == {Code.JOBS_FAILING}
+    assert report.failed == NamedCount(1, (str(system.job),))
 
 
 def test_jobs_that_code_no_longer_declares_cause_a_note(system: System) -> None:

@@ -12,7 +12,7 @@ from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Finding
 from django_dcron.diagnosis.doctor.history import ExaminedRuns
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
 from django_dcron.diagnosis.doctor.window import Window, batches_of_jobs, format_moment
-from django_dcron.diagnosis.system_health import count_with_names, read_verdict
+from django_dcron.diagnosis.system_health import count_failed, count_with_names, read_verdict
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.locks import Lock
 from django_dcron.models import Job
@@ -33,8 +33,10 @@ class Report:
     totals: Totals
     examined: ExaminedRuns
     verdict: Verdict
+    failed: NamedCount
+    """Jobs that have failed since their last success, and that no finding reports."""
     undeclared: NamedCount
-    """The paused jobs that code no longer declares."""
+    """Jobs that are paused because code no longer declares them."""
     further_notes: list[str] = field(default_factory=list)
     """Notes of checks that the caller has added."""
 
@@ -49,17 +51,16 @@ class Report:
         notes = [_freeze_note(freeze) for freeze in self.verdict.facts.freezes]
         if waiting := self.verdict.queue_note:
             notes.append(str(waiting))
-        failed = self.verdict.facts.failed_lately
-        if failed.names:
+        if self.failed:
             notes.append(
-                f"The latest run of {number_of(failed.number, 'job')} failed: {failed.listed}. To "
-                "see why: manage.py dcron why JOB"
+                f"{number_of(self.failed.number, 'job has', 'jobs have')} failed since the last "
+                f"success: {self.failed.listed}. To see why: manage.py dcron why JOB"
             )
         if self.undeclared:
             notes.append(
-                f"Code no longer declares {number_of(self.undeclared.number, 'job')}, so "
-                f"{'it is' if self.undeclared.number == 1 else 'they are'} paused: "
-                f"{self.undeclared.listed}. To delete a job: manage.py dcron delete JOB"
+                f"{number_of(self.undeclared.number, 'job is', 'jobs are')} paused because code no "
+                f"longer declares them: {self.undeclared.listed}. To delete a job: manage.py dcron "
+                "delete JOB"
             )
         if not_compared := self.jobs - totals.jobs:
             notes.append(
@@ -147,14 +148,20 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
             _add(issue, findings)
     causes.explain_findings(findings, verdict)
     examined = history.examine_latest_runs(window, findings)
-    return Report(window, findings, jobs, totals, examined, verdict, _undeclared_jobs(window))
-
-
-def _undeclared_jobs(window: Window) -> NamedCount:
-    jobs = Job.objects.using(alias_for(Job)).filter(enabled=False, pause_reason=NO_LONGER_DECLARED)
+    rows = Job.objects.using(alias_for(Job))
     if window.namespace:
-        jobs = jobs.filter(namespace=window.namespace)
-    return count_with_names(jobs)
+        rows = rows.filter(namespace=window.namespace)
+    undeclared = rows.filter(enabled=False, pause_reason=NO_LONGER_DECLARED)
+    return Report(
+        window,
+        findings,
+        jobs,
+        totals,
+        examined,
+        verdict,
+        failed=count_failed(rows),
+        undeclared=count_with_names(undeclared),
+    )
 
 
 def _freeze_note(freeze: FreezeFacts) -> str:

@@ -56,6 +56,7 @@ from django_dcron.runs import deliveries, transitions
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.start import NotDueYet, start_attempt
 from django_dcron.utils.bounded_text import truncate_middle
+from django_dcron.utils.durations import write_duration
 from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.runs")
@@ -136,7 +137,7 @@ def _execute_started(run: CurrentRun, kept_alive: AbstractContextManager[None]) 
             if run.interruption.used:
                 drop_idle_connections()
         if run.lost_heartbeat and ending.outcome is Outcome.CANCELLED:
-            message = "stopped because the worker couldn't write the heartbeat"
+            message = _heartbeat_loss_message()
             ending = Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message, output=run.output())
         trace_ending(ending)
         reach_sync_point("work.done")
@@ -145,6 +146,15 @@ def _execute_started(run: CurrentRun, kept_alive: AbstractContextManager[None]) 
     if fatal is not None:
         raise fatal
     return ending.outcome
+
+
+def _heartbeat_loss_message() -> str:
+    limit = settings.STOP_WITHOUT_HEARTBEAT_AFTER
+    duration = f" for {write_duration(limit)}" if limit else ""
+    return (
+        f"stopped because the worker couldn't write the heartbeat{duration}; the database was "
+        "probably unreachable (see DCRON_STOP_WITHOUT_HEARTBEAT_AFTER)"
+    )
 
 
 class _Started(NamedTuple):

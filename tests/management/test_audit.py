@@ -123,6 +123,21 @@ def test_entries_of_a_job_without_a_row_are_found_by_name_and_number(job: Job) -
     assert call("audit", f"{name}s").code == USAGE_ERROR
 
 
+def test_environment_names_the_user(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "anna")
+    assert call("pause", "shop/report").code == 0
+    assert AuditEntry.objects.latest("pk").actor == "anna"
+
+
+def test_entries_of_an_earlier_job_of_this_name_are_included(job: Job) -> None:
+    make_idle_job(name="other", namespace="shop")
+    control.delete(job)
+    make_idle_job(name="report", namespace="shop")
+    lines = call("audit", "shop/report", "--format", "jsonl").out.splitlines()
+    actions = [json.loads(line)["action"] for line in lines]
+    assert actions == ["create", "pause", "resume", "delete", "create"]
+
+
 def test_no_entries_and_invalid_options() -> None:
     make_idle_job()
     forget_entries()

@@ -116,12 +116,14 @@ def _entries(options: dict[str, Any]) -> AuditEntryQuerySet:
 
 
 def _of_job(entries: AuditEntryQuerySet, text: str) -> AuditEntryQuerySet:
-    """Return the entries of the job, whose row may be deleted. Raises ``CommandError``."""
+    """Return the entries of the job and of deleted jobs of its name. Raises ``CommandError``."""
+    # The entries keep a job's name and number after its deletion.
+    using = AuditEntry.objects.using(entries.db).filter(kind=AuditKind.JOB)
     try:
-        return entries.filter(job_id=find_job(text, with_deleted=True).pk)
+        job = find_job(text, with_deleted=True)
+        earlier = using.filter(action=AuditAction.DELETE, label=str(job)).order_by()
+        return entries.filter(job_id__in={job.pk, *earlier.values_list("job_id", flat=True)[:1000]})
     except CommandError:
-        # The entries keep the job's name and number.
-        using = AuditEntry.objects.using(entries.db).filter(kind=AuditKind.JOB)
         of_job = Q(label=text)
         if text.isdecimal() and len(text) <= 18:
             of_job |= Q(job_id=int(text))

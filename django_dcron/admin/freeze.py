@@ -123,13 +123,14 @@ class FreezeForm(FreezeModelForm):
     namespace = forms.ChoiceField(
         label=_("Namespace"),
         required=False,
-        help_text=_("Jobs of this namespace won't start."),
+        help_text=_("Its scheduled runs won't start. Manual runs will."),
     )
     until = UntilField(
         label=_("Until"),
         required=False,
         help_text=_(
-            "Enter a time, such as 18:00. Leave empty to freeze until someone ends the freeze."
+            "Enter a time or a duration, such as 18:00 or 2h. Leave empty to freeze until someone "
+            "ends the freeze."
         ),
     )
     allowed_namespaces: Iterable[str] = ()

@@ -12,7 +12,14 @@ MISSING = re.compile(
 )
 
 
-def remedy_for(error: Exception) -> str:
+def with_remedy(error: Exception) -> str:
+    """Return the error's text in one line, followed by what to do about it."""
+    message = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    end = "" if message.endswith(("?", "!")) else "."
+    return f"{message}{end} {_remedy_for(error)}"
+
+
+def _remedy_for(error: Exception) -> str:
     """Return what to do about a missing table or an unreachable database, in one sentence."""
     if MISSING.search(str(error)):
         return "Run manage.py migrate."

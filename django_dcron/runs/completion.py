@@ -218,7 +218,7 @@ def _log_late(run: Run, attempt: int, ending: Ending) -> None:
 
 def _retry_text(run: Run, attempt: int, ending: Ending, retry_in: timedelta | None) -> str:
     if retry_in is not None:
-        return f" retry_in={retry_in.total_seconds():.0f}s"
+        return f" retry_in={retry_in.total_seconds():.1f}".removesuffix(".0") + "s"
     if ending.outcome is not Outcome.FAILED or attempt >= run.job.max_attempts:
         return ""
     why = run.job.retry.why_not_retried(ending.failure or WITHOUT_EXCEPTION)

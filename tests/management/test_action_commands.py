@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from django_dcron import control, targets
-from django_dcron.db.error_remedies import remedy_for
+from django_dcron.db.error_remedies import with_remedy
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.jobs.cursors import disable_exhausted
@@ -1044,4 +1044,4 @@ def test_commands_report_errors_of_checks_but_no_warnings(settings: Settings) ->
     ],
 )
 def test_missing_table_leads_to_migrate(error: str, is_missing: bool) -> None:
-    assert ("manage.py migrate" in remedy_for(DatabaseError(error))) is is_missing
+    assert ("manage.py migrate" in with_remedy(DatabaseError(error))) is is_missing

@@ -280,4 +280,4 @@ def _subject_and_text(alerts: list[Alert]) -> tuple[str, str]:
             break
         parts.append(part)
         left -= len(part) + 2
-    return f"{len(alerts)} alerts: {alerts[0].subject}, ...", "\n\n".join(parts)
+    return f"{len(alerts)} alerts: {alerts[0].subject.rstrip('.')}, ...", "\n\n".join(parts)

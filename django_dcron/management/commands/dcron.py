@@ -29,7 +29,7 @@ from django.core.management.base import (
 from django.db import DatabaseError, InterfaceError
 from django.utils.translation import override
 
-from django_dcron.db.error_remedies import remedy_for
+from django_dcron.db.error_remedies import with_remedy
 from django_dcron.management.dcron.exits import USAGE_ERROR, usage_error
 
 GROUPS = {
@@ -247,8 +247,7 @@ class Command(BaseCommand):
                         load_subcommand(subcommand).run(self, options)
             self.stdout.flush()
         except (DatabaseError, InterfaceError) as error:
-            message = " ".join(str(error).split()) or type(error).__name__
-            raise usage_error(f"Database error: {message}. {remedy_for(error)}") from error
+            raise usage_error(f"Database error: {with_remedy(error)}") from error
         except UnicodeEncodeError as error:
             raise usage_error(f"{error.object!r:.200} isn't valid UTF-8.") from error
         except ImproperlyConfigured as error:

@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
 
 from django_dcron.checks import as_node_start
-from django_dcron.db.error_remedies import remedy_for
+from django_dcron.db.error_remedies import with_remedy
 from django_dcron.db.routing import alias_for
 from django_dcron.db.sqlite_writes import early_write_locks
 from django_dcron.exceptions import LockUnavailable
@@ -70,8 +70,7 @@ class Command(BaseCommand):
         except ImproperlyConfigured as error:
             raise CommandError(f"can't start: {error}") from error
         except (DatabaseError, InterfaceError, LockUnavailable) as error:
-            message = " ".join(str(error).split()).rstrip(".")
-            raise CommandError(f"can't start: {message}. {remedy_for(error)}") from error
+            raise CommandError(f"can't start: {with_remedy(error)}") from error
         finally:
             if server:
                 server.stop()

@@ -154,10 +154,14 @@ class _Batch:
         cursor = placed.cursor
         if self.switch.enabled and cursor.next_at is None and not runs_without_schedule(row):
             if cursor.problem or not backfills.exist_for(row.pk):
+                why = _why_no_occurrence(row, cursor)
+                is_sentence = str(why).endswith(".")
                 raise NotPossible(
-                    _("%(job)s can't be resumed: %(why)s."),
+                    _("%(job)s can't be resumed. %(why)s")
+                    if is_sentence
+                    else _("%(job)s can't be resumed: %(why)s."),
                     job=str(row),
-                    why=_why_no_occurrence(row, cursor),
+                    why=why,
                     code="nothing_to_run",
                 )
             accepted.is_exhausted = True

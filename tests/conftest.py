@@ -19,6 +19,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from tests import databases, depth, flush, services
+from tests.pgbouncer import PgBouncer
 
 StartProcess = Callable[..., services.Process]
 
@@ -211,6 +212,17 @@ def rabbitmq_server(
     rabbitmq_of_the_session.resume()
     if not rabbitmq_of_the_session.running:
         rabbitmq_of_the_session.start()
+
+
+@pytest.fixture
+def pgbouncer(database_server: services.Server | None) -> Iterator[PgBouncer]:
+    """A transaction pool in front of PostgreSQL."""
+    assert database_server is not None
+    server = PgBouncer(database_server)
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(server.answers_at.parent)
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ Invariants:
 - Nothing is prepared through a connection pooler that reports its own process ids (PgBouncer,
   pgcat, PgDog). A pooler that reports the server's process id looks like a direct connection. If
   it changes the server connection, the new one doesn't know the random name and refuses it.
+- Nothing is prepared on a connection that gives each statement a transaction of its own
+  (``transaction_limits``). There, an error after the execution undoes the statement.
 - If the project sets Django's option, the option decides: ``OPTIONS["prepare_threshold"] = None``
   prepares nothing, and a number means that the pooler supports prepared statements.
 - Other statements of the project are neither prepared nor bound on the server: the connection's
@@ -37,6 +39,8 @@ from weakref import WeakKeyDictionary
 from django.db import DatabaseError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
+
+from django_dcron.db.transaction_limits import has_transaction_limits
 
 USES_BEFORE = 5
 """A connection must have executed this many statements before any is prepared on it.
@@ -110,6 +114,8 @@ def _may_prepare(connection: BaseDatabaseWrapper) -> bool:
         return False  # not connected yet, or psycopg2
     if driver.cursor_factory.__module__ != "django.db.backends.postgresql.base":
         return False  # a cursor class of the project or of an instrumentation
+    if has_transaction_limits(connection):
+        return False
     entry = _connections.setdefault(driver, _Connection())
     entry.uses += 1
     if entry.uses <= USES_BEFORE:

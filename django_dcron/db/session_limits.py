@@ -1,4 +1,12 @@
-"""Limits for waits and for idle transactions, per session and per transaction."""
+"""Limits for waits and for idle transactions, per session and per transaction.
+
+Invariants:
+
+- Limits of a session are set only on MariaDB, and on a direct connection to PostgreSQL that no pool
+  hands on. This is decided before anything is set.
+- On a session of PostgreSQL that a pool shares, each transaction has its own limits
+  (``transaction_limits``). Other clients of the pool, such as migrations, never get them.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +17,18 @@ from math import ceil
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_dcron.db.connection_sockets import enable_keepalive
+from django_dcron.db.transaction_limits import (
+    TransactionLimits,
+    is_shared_session,
+    local_limits_query,
+)
 
 
 class WaitLimits:
-    """Session limits of a thread that owns its connection, until ``lift``.
+    """Limits of a thread that owns its connection, until ``lift``.
 
     - A statement waits for a lock only for a limited time, because the lock's holder may be
       suspended. Then it fails as contention.
@@ -30,6 +44,8 @@ class WaitLimits:
         self._connection: Any = None
         """The driver's connection that the limits apply to."""
         self._previous: tuple[Any, ...] = ()
+        """The session's limits before."""
+        self._of_transactions: TransactionLimits | None = None
 
     def impose(self, *, lock: timedelta, silence: timedelta) -> None:
         """Set the limits, once per connection.
@@ -41,25 +57,38 @@ class WaitLimits:
         connection.ensure_connection()
         if connection.connection is self._connection:
             return
+        self._forget()
         enable_keepalive(connection, silence)
-        limits = (lock, silence)
         if connection.vendor == "postgresql":
-            self._previous = self._read("current_setting('{}')")
-            self._set(tuple(f"{limit // timedelta(milliseconds=1)}ms" for limit in limits))
+            self._impose_on_postgresql(connection, lock, silence)
         elif connection.vendor == "mysql":
             self._previous = self._read("@@SESSION.{}")
-            self._set(tuple(ceil(limit / timedelta(seconds=1)) for limit in limits))
+            self._set(tuple(ceil(limit / timedelta(seconds=1)) for limit in (lock, silence)))
         self._connection = connection.connection
 
-    def lift(self) -> None:
-        """Restore the previous limits.
+    def _impose_on_postgresql(
+        self, connection: BaseDatabaseWrapper, lock: timedelta, silence: timedelta
+    ) -> None:
+        *previous, process_id = self._read("current_setting('{}')", "pg_backend_pid()")
+        if is_shared_session(connection, process_id):
+            limits = dict(zip(self._names(), (lock, silence), strict=True))
+            self._of_transactions = TransactionLimits(connection, limits)
+            self._of_transactions.start()
+        else:
+            self._previous = tuple(previous)
+            self._set(tuple(f"{limit // timedelta(milliseconds=1)}ms" for limit in (lock, silence)))
 
-        The connection may belong to the project, or go back to a pool.
-        """
+    def lift(self) -> None:
+        """Restore the previous limits, because the connection may belong to the project."""
         if self._previous and connections[self._using].connection is self._connection:
             with suppress(DatabaseError, InterfaceError):
                 self._set(self._previous)
-        self._connection, self._previous = None, ()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._of_transactions is not None:
+            self._of_transactions.stop()
+        self._connection, self._previous, self._of_transactions = None, (), None
 
     def _names(self) -> list[str]:
         connection = connections[self._using]
@@ -69,9 +98,10 @@ class WaitLimits:
             return []
         return ["innodb_lock_wait_timeout", "idle_transaction_timeout"]
 
-    def _read(self, template: str) -> tuple[Any, ...]:
+    def _read(self, template: str, *others: str) -> tuple[Any, ...]:
+        columns = [*(template.format(name) for name in self._names()), *others]
         with connections[self._using].cursor() as cursor:
-            cursor.execute("SELECT " + ", ".join(template.format(name) for name in self._names()))
+            cursor.execute(f"SELECT {', '.join(columns)}")
             return tuple(cursor.fetchone())
 
     def _set(self, values: tuple[Any, ...]) -> None:
@@ -107,11 +137,7 @@ def brief_transaction(
                 limits = {"idle_in_transaction_session_timeout": timeout}
                 if lock is not None:
                     limits["lock_timeout"] = lock
-                calls = (
-                    f"set_config('{name}', '{limit // timedelta(milliseconds=1)}ms', true)"
-                    for name, limit in limits.items()
-                )
-                cursor.execute(f"SELECT {', '.join(calls)}")
+                cursor.execute(local_limits_query(limits))
         yield
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.cluster.cluster import Cluster, now, shorter_durations
-from tests.pgbouncer import PgBouncer
+from tests.pgbouncer import LIMITS, PgBouncer
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.nightly]
 
@@ -19,3 +19,4 @@ def test_no_run_is_lost_behind_a_transaction_pool(cluster: Cluster, pgbouncer: P
         pgbouncer.start()
         cluster.wait_for_recovery("PgBouncer killed and restarted", since=killed_at)
     cluster.account()
+    assert {*pgbouncer.limits_of_servers().values()} == {("0",) * len(LIMITS)}

@@ -33,7 +33,8 @@ class TransactionLimits:
         self._had_no_cursors = bool(connection.settings_dict.get(_CURSORS_OPTION))
 
     def start(self) -> None:
-        self._connection.execute_wrappers.append(self)
+        # First, because Django's ``execute_wrapper`` adds and removes its wrapper at the end.
+        self._connection.execute_wrappers.insert(0, self)
         self._disable_cursors(True)
 
     def stop(self) -> None:

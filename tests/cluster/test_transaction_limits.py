@@ -18,7 +18,11 @@ from tests.factories import make_idle_job
 from tests.pgbouncer import LIMITS, PgBouncer
 from tests.waiting import TIMEOUT
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql]
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.postgresql,
+    pytest.mark.django_db(transaction=True),
+]
 
 SECOND = timedelta(seconds=1)
 SERVER_DEFAULTS = ("0",) * len(LIMITS)

@@ -149,8 +149,9 @@ class NodeAdmin(LiveNodeAdmin):
 
 
 def node_state_badge(node: Node) -> str:
+    """Render the state. An expired node isn't a problem if live nodes lead its shards."""
     if not is_live(node):
-        return badge("lost", _("Expired"))
+        return badge("cancelled", _("Expired"))
     return badge("degraded", _("Live, degraded")) if node.degraded else badge("live", _("Live"))
 
 

@@ -113,6 +113,17 @@ def assigned_shards(nodes: Iterable[Node]) -> dict[str, list[int]]:
     return assigned
 
 
+def count_unled_shards(live: Iterable[Node]) -> int:
+    """Return the number of shards without a leader.
+
+    Nodes with the same namespace and ``DCRON_SHARDS`` share these shards.
+    """
+    led: defaultdict[tuple[str, int], int] = defaultdict(int)
+    for node in live:
+        led[node.namespace, node.shard_count] += node.shards
+    return sum(max(count - shards, 0) for (_, count), shards in led.items())
+
+
 def shard_ranges(shards: Collection[int]) -> list[str]:
     """Format shards as ranges with an en dash: 0-3, 7, 12-15."""
     ranges: list[list[int]] = []

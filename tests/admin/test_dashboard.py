@@ -320,7 +320,8 @@ def test_cluster_shows_share_of_each_node(admin_client: Client, job: Job) -> Non
         ("dead", 0, False),
     ]
     assert [row.has_other_release for row in response.context["rows"]] == [False, True, False]
-    assert ["dcron-lost" in row.state for row in response.context["rows"]] == [False, False, True]
+    states = [row.state for row in response.context["rows"]]
+    assert ["dcron-cancelled" in state for state in states] == [False, False, True]
 
 
 def test_shards_are_counted_per_namespace(admin_client: Client, job: Job) -> None:

@@ -120,7 +120,7 @@ def test_jobs_of_killed_and_stopped_nodes_run_elsewhere_in_time(cluster: Cluster
     jobs_of_stopped = _jobs_on(ids["node-1"])
     assert cluster.nodes[1].leave() == 0
     cluster.wait_for(stopped_at + 5 * SECOND)
-    cluster.account(accepted={"node_dead"})
+    cluster.account()
     assert jobs_of_killed
     assert jobs_of_stopped
 

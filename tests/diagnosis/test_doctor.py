@@ -307,7 +307,13 @@ def copy_node(node: str, **fields: object) -> Node:
 
 NODE_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
     (Code.NO_LIVE_NODE, lambda s: s.node.leave()),
-    (Code.NODE_DEAD, lambda s: copy_node(s.node.id, name="b", heartbeat_at=s.latest - HOUR)),
+    (
+        Code.NODE_DEAD,
+        lambda s: [
+            copy_node(s.node.id, name="b", heartbeat_at=s.latest - HOUR),
+            Node.objects.filter(pk=s.node.id).update(shards=63, started_at=s.latest + HOUR),
+        ],
+    ),
     (Code.NODE_STALLED, lambda s: Node.objects.update(ticked_at=s.latest - HOUR)),
     (Code.NODE_STALLED, lambda s: Node.objects.update(ticked_at=None)),
     (Code.NODE_DEGRADED, lambda s: Node.objects.update(degraded=True)),
@@ -381,6 +387,37 @@ def test_database_lock_is_examined(settings: Settings, redis_server: services.Se
 def test_restarted_node_causes_no_finding(system: System) -> None:
     copy_node(system.node.id, heartbeat_at=system.latest - HOUR, name=system.node.name)
     assert system.codes() == set()
+
+
+def notes_about(system: System, node: str) -> int:
+    return sum(node in note for note in system.examine().notes)
+
+
+def test_dead_node_whose_shards_are_led_causes_a_note(system: System) -> None:
+    """The nodes of a Deployment never start again under the same name."""
+    Node.objects.update(shards=64)
+    for name in ("pod-1", "pod-2"):
+        copy_node(system.node.id, pk=name, name=name, heartbeat_at=system.latest - HOUR)
+    assert system.codes() == set()
+    assert (notes_about(system, "pod-1"), notes_about(system, "pod-2")) == (1, 1)
+
+
+def test_dead_node_is_a_note_if_another_code_reports_the_loss(system: System) -> None:
+    Node.objects.update(heartbeat_at=system.latest - HOUR)
+    assert system.codes() == {Code.NO_LIVE_NODE}
+    assert notes_about(system, f": {system.node.name} at ") == 1
+
+
+def test_dead_node_of_a_namespace_without_other_nodes_is_found(system: System) -> None:
+    Node.objects.update(namespace=system.job.namespace or "shop")
+    Job.objects.update(namespace=system.job.namespace or "shop")
+    Cursor.objects.update(namespace=system.job.namespace or "shop")
+    Node.objects.update(shards=64, started_at=system.latest + HOUR)
+    copy_node(system.node.id, name="b", namespace="billing", heartbeat_at=system.latest - HOUR)
+    assert system.codes() == {Code.NODE_DEAD}, "no job of the namespace is enabled"
+    make_idle_job(name="invoice", namespace="billing", enabled=True)
+    assert system.codes() >= {Code.NAMESPACE_UNSERVED}
+    assert Code.NODE_DEAD not in system.codes()
 
 
 def test_workers_of_two_releases_side_by_side_are_found(system: System) -> None:

@@ -8,12 +8,20 @@ from collections.abc import Collection
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
-from django_dcron.diagnosis.doctor.findings import LOCK, Code, Findings, Subject
+from django_dcron.diagnosis.doctor.findings import (
+    LOCK,
+    SUBJECTS_IN_LINE,
+    Code,
+    Findings,
+    Subject,
+)
 from django_dcron.diagnosis.doctor.window import Window, format_moment
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lock
 from django_dcron.models import Node
+from django_dcron.policies.health.problems import Problem
+from django_dcron.policies.health.verdict import Verdict
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.time_format import format_duration
 
@@ -21,32 +29,74 @@ Groups = dict[str, list[Node]]
 """The live nodes by the namespace that they serve. The empty namespace serves all."""
 
 
-def examine_nodes(window: Window, findings: Findings, lock: Lock) -> None:
-    """Check what the health verdict doesn't cover: dead nodes and the locks of the shards."""
+def examine_nodes(window: Window, findings: Findings, lock: Lock, verdict: Verdict) -> list[Node]:
+    """Check what the health verdict doesn't cover: dead nodes and the locks of the shards.
+
+    Return the dead nodes that cause no finding, because live nodes do their work, or because
+    another finding reports that nobody does.
+    """
     nodes = cluster.nodes(window.namespace)
     live = [node for node in nodes if cluster.is_live(node)]
-    started_again = {(node.namespace, node.name) for node in live}
-    for node in nodes:
-        if not cluster.is_live(node) and (node.namespace, node.name) not in started_again:
-            _add_dead(node, findings, has_successor=bool(live))
     groups: defaultdict[str, list[Node]] = defaultdict(list)
     for node in live:
         groups[node.namespace].append(node)
     _check_lock(window, groups, lock, findings)
+    started_again = {(node.namespace, node.name) for node in live}
+    noted = []
+    for node in nodes:
+        if not cluster.is_live(node) and (node.namespace, node.name) not in started_again:
+            if loss := _unreported_loss(node, live, findings, verdict):
+                _add_dead(node, loss, findings)
+            else:
+                noted.append(node)
+    return noted
 
 
-def _node_subject(node: Node) -> Subject:
-    return Subject("node", str(node.pk), node.name)
+def dead_nodes_note(nodes: list[Node]) -> str:
+    """Return a sentence that names the dead nodes; ``nodes`` has at least one."""
+    latest = sorted(nodes, key=lambda node: node.heartbeat_at, reverse=True)
+    named = [
+        f"{node.name} at {format_moment(node.heartbeat_at)} (process {node.pid} on {node.host})"
+        for node in latest[:SUBJECTS_IN_LINE]
+    ]
+    if more := len(nodes) - len(named):
+        named.append(f"and {more} more")
+    return (
+        f"{number_of(len(nodes), 'node')} ended without a clean stop in the last 24 hours. "
+        f"Last heartbeats: {', '.join(named)}. If nobody killed the process or its machine, read "
+        "its log."
+    )
 
 
-def _add_dead(node: Node, findings: Findings, *, has_successor: bool) -> None:
-    takeover = "Other live nodes have taken over its shards. " if has_successor else ""
+def _unreported_loss(node: Node, live: list[Node], findings: Findings, verdict: Verdict) -> str:
+    """Return which work of the dead node nobody does; empty if there is none.
+
+    Also return an empty text if another finding reports it.
+    """
+    serving = [each for each in live if each.namespace in ("", node.namespace)]
+    if serving:
+        is_reported = {Code.SHARDS_UNLED, Code.LEASE_ORPHANED} & findings.counts.keys()
+        if is_reported or not cluster.count_unled_shards(serving):
+            return ""
+        return "the live nodes don't lead all shards yet"
+    unserved = verdict.facts.unserved
+    if (
+        {Problem.DATABASE_READ_ONLY, Problem.NO_LIVE_NODE} & set(verdict.problems)
+        or node.namespace in unserved.names
+        or (unserved and not node.namespace)
+    ):
+        return ""
+    return f"no live node serves {f'namespace {node.namespace}' if node.namespace else 'all jobs'}"
+
+
+def _add_dead(node: Node, loss: str, findings: Findings) -> None:
     findings.add(
         Code.NODE_DEAD,
-        _node_subject(node),
+        Subject("node", str(node.pk), node.name),
         f"The last heartbeat was at {format_moment(node.heartbeat_at)}: process {node.pid} on "
-        f"{node.host} died or hangs. {takeover}Start the node again. If a node of another name has "
-        "replaced it, delete its row in the admin, or wait: the row is removed after 24 hours.",
+        f"{node.host} died or hangs, and {loss}. If this lasts longer than the lease "
+        f"({format_duration(settings.LEASE)}), start the node again. If nobody needs it any more, "
+        "delete its row in the admin, or wait: the row is removed after 24 hours.",
     )
 
 

@@ -15,7 +15,7 @@ from django_dcron.diagnosis.doctor.window import Window, batches_of_jobs, format
 from django_dcron.diagnosis.system_health import count_failed, count_with_names, read_verdict
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.locks import Lock
-from django_dcron.models import Job
+from django_dcron.models import Job, Node
 from django_dcron.policies.health.facts import FreezeFacts, NamedCount
 from django_dcron.policies.health.problems import Issue, Problem
 from django_dcron.policies.health.verdict import Verdict
@@ -37,6 +37,8 @@ class Report:
     """Jobs that have failed since their last success, and that no finding reports."""
     undeclared: NamedCount
     """Jobs that are paused because code no longer declares them."""
+    dead_nodes: list[Node]
+    """The dead nodes that cause no finding."""
     further_notes: list[str] = field(default_factory=list)
     """Notes of checks that the caller has added."""
 
@@ -46,11 +48,13 @@ class Report:
 
     @property
     def notes(self) -> list[str]:
-        """Freezes, jobs that may need a person's decision, and what the check didn't cover."""
+        """Freezes, dead nodes, jobs that may need a decision, and what the check didn't cover."""
         totals, window = self.totals, self.window
         notes = [_freeze_note(freeze) for freeze in self.verdict.facts.freezes]
         if waiting := self.verdict.queue_note:
             notes.append(str(waiting))
+        if self.dead_nodes:
+            notes.append(nodes.dead_nodes_note(self.dead_nodes))
         if self.failed:
             notes.append(
                 f"{number_of(self.failed.number, 'job has', 'jobs have')} failed since the last "
@@ -135,7 +139,7 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
     for issue in verdict.issues:
         if issue.problem not in LISTED_BY_ROW:
             _add(issue, findings)
-    nodes.examine_nodes(window, findings, lock)
+    dead_nodes = nodes.examine_nodes(window, findings, lock, verdict)
     releases.examine_releases(window, findings)
     examiner, jobs = JobExaminer(window, findings, verdict.facts.freezes), 0
     for batch in batches_of_jobs(window):
@@ -161,6 +165,7 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
         verdict,
         failed=count_failed(rows),
         undeclared=count_with_names(undeclared),
+        dead_nodes=dead_nodes,
     )
 
 

@@ -19,9 +19,9 @@ from django_dcron.diagnosis import cluster
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.freezes import warn_of_freezes
 from django_dcron.management.dcron.output import (
-    BAD,
     EMPTY,
     GOOD,
+    QUIET,
     WARNING,
     Cell,
     Column,
@@ -45,7 +45,7 @@ nodes --namespace shop
 nodes --json
 """
 LIVE, STALLED, EXPIRED = "live", "stalled", "expired"
-STYLES = {LIVE: GOOD, STALLED: WARNING, EXPIRED: BAD}
+STYLES = {LIVE: GOOD, STALLED: WARNING, EXPIRED: QUIET}
 
 
 def add_arguments(parser: CommandParser) -> None:

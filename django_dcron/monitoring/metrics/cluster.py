@@ -20,8 +20,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -170,7 +169,7 @@ def _nodes(nodes: list[Node], live: list[Node]) -> Iterator[MetricSample]:
     yield MetricSample(
         catalog.NODES_SKEW, max((abs(node.skew) / SECOND for node in live), default=0)
     )
-    yield MetricSample(catalog.SHARDS_UNLED, _count_unled_shards(live))
+    yield MetricSample(catalog.SHARDS_UNLED, cluster.count_unled_shards(live))
 
 
 def _health(verdict: Verdict) -> Iterator[MetricSample]:
@@ -182,14 +181,3 @@ def _health(verdict: Verdict) -> Iterator[MetricSample]:
     yield MetricSample(
         catalog.NAMESPACES_UNSERVED, facts.unserved.number + facts.stalled_namespaces
     )
-
-
-def _count_unled_shards(live: Iterable[Node]) -> int:
-    """Return the number of shards without a leader.
-
-    Nodes with the same namespace and ``DCRON_SHARDS`` share these shards.
-    """
-    led: defaultdict[tuple[str, int], int] = defaultdict(int)
-    for node in live:
-        led[node.namespace, node.shard_count] += node.shards
-    return sum(max(count - shards, 0) for (_, count), shards in led.items())

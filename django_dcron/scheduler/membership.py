@@ -189,19 +189,19 @@ class Membership:
     def _delete_predecessors(self) -> list[Node]:
         """Delete and return the rows of dead nodes that this node replaces.
 
-        These are nodes of the same name and, if the server started this node (``autostart``), all
-        dead nodes that a server started on this host. A node that was only suspended registers
-        again.
+        These are nodes of the same name on any host and, if the server started this node
+        (``autostart``), all dead nodes that a server started on this host. A node that was only
+        suspended registers again.
         """
         host = platform.node()
         dead = Node.objects.using(alias_for(Node)).expired(settings.LEASE)
-        dead = dead.filter(namespace=self.namespace, host=host).exclude(pk=self.id)
-        is_started_by_server = self.name == server_node_name(host, os.getpid())
+        dead = dead.filter(namespace=self.namespace).exclude(pk=self.id)
+        by_server = self.name == server_node_name(host, os.getpid())
         replaced = [
             node
             for node in dead
             if node.name == self.name
-            or (is_started_by_server and node.name == server_node_name(host, node.pid))
+            or (by_server and (node.host, node.name) == (host, server_node_name(host, node.pid)))
         ]
         dead.filter(pk__in=[node.pk for node in replaced]).delete()
         return replaced
@@ -298,6 +298,7 @@ class Membership:
         """Release all shards and delete this node's row, so that other nodes take over at once."""
         self.withdraw()
         self._row().delete()
+        self._delete_predecessors()  # This node may stop before it has deleted the late ones.
 
     def _row(self) -> NodeQuerySet:
         return Node.objects.using(alias_for(Node)).filter(pk=self.id)

@@ -154,9 +154,9 @@ def test_node_that_starts_again_replaces_its_dead_row(lock: Lock) -> None:
     expire_nodes("a", "b")
     node(lock, "a")
     assert names() == ["a", "a", "b"], "only the dead nodes of the same name and namespace"
-    expire_nodes("a", host="elsewhere")
+    expire_nodes("a", host="elsewhere")  # The replaced container had another host name.
     node(lock, "a")
-    assert names() == ["a", "a", "a", "b"]
+    assert names() == ["a", "a", "b"]
 
 
 def test_node_that_died_logs_its_downtime_when_it_starts_again(
@@ -199,6 +199,15 @@ def test_row_of_node_killed_just_before_the_restart_is_deleted_later(
     monkeypatch.setattr(again, "_registered_at", float("-inf"))
     beat(again)
     assert names() == ["a"]
+
+
+def test_node_that_stops_soon_after_the_restart_deletes_its_dead_row(lock: Lock) -> None:
+    node(lock, "a")
+    node(lock, "b")
+    again = node(lock, "a")
+    expire_nodes("a", "b")
+    again.leave()
+    assert names() == ["b"]
 
 
 def test_ring_changes_when_a_node_joins_leaves_or_dies(lock: Lock) -> None:

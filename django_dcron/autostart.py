@@ -201,7 +201,7 @@ def run_node(autostart: Autostart) -> None:
     from django_dcron.db.sqlite_writes import early_write_locks
     from django_dcron.models import Job
     from django_dcron.node import create_runner, sync_declared
-    from django_dcron.scheduler.membership import server_node_name
+    from django_dcron.scheduler.dead_nodes import server_node_name
 
     name = server_node_name(platform.node(), os.getpid())
     with as_node_start():

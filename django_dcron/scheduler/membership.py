@@ -43,6 +43,11 @@ from django_dcron.locks.base import Lease, Lock
 from django_dcron.models import Node
 from django_dcron.models.node import NodeQuerySet
 from django_dcron.policies.sharding import shards_led_by
+from django_dcron.scheduler.dead_nodes import (
+    delete_dead_nodes,
+    delete_dead_nodes_after_last_stop,
+    delete_predecessors,
+)
 from django_dcron.scheduler.ring import LiveNodes
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.time_format import format_site_time
@@ -54,8 +59,6 @@ FOREIGN_AFTER = 2.0
 The locks of a node that has ended expire after one lease time.
 """
 SECOND = timedelta(seconds=1)
-KEEP_DEAD_NODES_FOR = timedelta(days=1)
-"""How long the row of a dead node is kept for display."""
 
 
 def _update_node(*given: str, **columns: Any) -> Update:
@@ -80,16 +83,6 @@ _HEARTBEAT = _update_node(
     "broker_unreachable_since",
     heartbeat_at=UtcNow(),
 )
-
-
-def server_node_name(host: str, pid: int) -> str:
-    """Return the name of a node that a process of the web server starts."""
-    return f"{host[:100]}-{pid}"
-
-
-def delete_dead_nodes() -> None:
-    """Delete the rows of nodes that died more than ``KEEP_DEAD_NODES_FOR`` ago."""
-    Node.objects.using(alias_for(Node)).expired(KEEP_DEAD_NODES_FOR).delete()
 
 
 class Membership:
@@ -187,24 +180,7 @@ class Membership:
             )
 
     def _delete_predecessors(self) -> list[Node]:
-        """Delete and return the rows of dead nodes that this node replaces.
-
-        These are nodes of the same name on any host and, if the server started this node
-        (``autostart``), all dead nodes that a server started on this host. A node that was only
-        suspended registers again.
-        """
-        host = platform.node()
-        dead = Node.objects.using(alias_for(Node)).expired(settings.LEASE)
-        dead = dead.filter(namespace=self.namespace).exclude(pk=self.id)
-        by_server = self.name == server_node_name(host, os.getpid())
-        replaced = [
-            node
-            for node in dead
-            if node.name == self.name
-            or (by_server and (node.host, node.name) == (host, server_node_name(host, node.pid)))
-        ]
-        dead.filter(pk__in=[node.pk for node in replaced]).delete()
-        return replaced
+        return delete_predecessors(self.name, self.namespace, keep=self.id)
 
     def _delete_late_predecessors(self) -> None:
         """Delete, once, the rows of predecessors that looked alive when this node started."""
@@ -295,10 +271,14 @@ class Membership:
         self._renew()
 
     def leave(self) -> None:
-        """Release all shards and delete this node's row, so that other nodes take over at once."""
+        """Release all shards and delete this node's row, so that other nodes take over at once.
+
+        Delete the rows of dead nodes, too, if they would mislead after this stop.
+        """
         self.withdraw()
         self._row().delete()
         self._delete_predecessors()  # This node may stop before it has deleted the late ones.
+        delete_dead_nodes_after_last_stop(self.namespace)
 
     def _row(self) -> NodeQuerySet:
         return Node.objects.using(alias_for(Node)).filter(pk=self.id)

@@ -36,7 +36,8 @@ from django_dcron.jobs.deletion import remove_jobs_without_history
 from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.runs import retention
-from django_dcron.scheduler.membership import Membership, delete_dead_nodes
+from django_dcron.scheduler.dead_nodes import delete_dead_nodes
+from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.tick import LOCK_TIMEOUT, SHORTEST_SILENCE
 
 logger = logging.getLogger("django_dcron.scheduler")

@@ -16,6 +16,7 @@ from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lease, Lock, get_lock
 from django_dcron.models import Node
 from django_dcron.scheduler import membership as module
+from django_dcron.scheduler.dead_nodes import server_node_name
 from django_dcron.scheduler.membership import Membership
 from tests import services
 from tests.logs import events, logged
@@ -178,13 +179,13 @@ def test_node_of_a_server_replaces_dead_nodes_of_servers_on_its_host(lock: Lock)
     host = platform.node()
     node(lock, "by hand")
     for pid in (1, 2):
-        node(lock, module.server_node_name(host, pid))
-        Node.objects.filter(name=module.server_node_name(host, pid)).update(pid=pid)
-    expire_nodes("by hand", module.server_node_name(host, 1))
+        node(lock, server_node_name(host, pid))
+        Node.objects.filter(name=server_node_name(host, pid)).update(pid=pid)
+    expire_nodes("by hand", server_node_name(host, 1))
     node(lock, "b")
     assert len(names()) == 4
-    node(lock, module.server_node_name(host, os.getpid()))
-    expected = [module.server_node_name(host, pid) for pid in (2, os.getpid())]
+    node(lock, server_node_name(host, os.getpid()))
+    expected = [server_node_name(host, pid) for pid in (2, os.getpid())]
     assert names() == sorted([*expected, "b", "by hand"])
 
 
@@ -202,12 +203,24 @@ def test_row_of_node_killed_just_before_the_restart_is_deleted_later(
 
 
 def test_node_that_stops_soon_after_the_restart_deletes_its_dead_row(lock: Lock) -> None:
-    node(lock, "a")
-    node(lock, "b")
+    for name in ("a", "b", "c"):
+        node(lock, name)
     again = node(lock, "a")
     expire_nodes("a", "b")
     again.leave()
-    assert names() == ["b"]
+    assert names() == ["b", "c"]
+
+
+def test_last_node_that_stops_deletes_the_rows_of_dead_nodes(lock: Lock) -> None:
+    """If no node is live, the latest heartbeat is that of the node that ended last."""
+    nodes = {name: node(lock, name) for name in ("a", "b", "c")}
+    node(lock, "a", "shop")
+    expire_nodes("a")
+    nodes["b"].leave()
+    assert names() == ["a", "a", "c"], "c is live"
+    nodes["c"].leave()
+    (left,) = Node.objects.all()
+    assert left.namespace == "shop"
 
 
 def test_ring_changes_when_a_node_joins_leaves_or_dies(lock: Lock) -> None:

@@ -405,7 +405,7 @@ def test_dead_node_whose_shards_are_led_causes_a_note(system: System) -> None:
 def test_dead_node_is_a_note_if_another_code_reports_the_loss(system: System) -> None:
     Node.objects.update(heartbeat_at=system.latest - HOUR)
     assert system.codes() == {Code.NO_LIVE_NODE}
-    assert notes_about(system, f": {system.node.name} at ") == 1
+    assert notes_about(system, f": {system.node.name} after ") == 1
 
 
 def test_dead_node_of_a_namespace_without_other_nodes_is_found(system: System) -> None:

@@ -56,15 +56,14 @@ def dead_nodes_note(nodes: list[Node]) -> str:
     """Return a sentence that names the dead nodes; ``nodes`` has at least one."""
     latest = sorted(nodes, key=lambda node: node.heartbeat_at, reverse=True)
     named = [
-        f"{node.name} at {format_moment(node.heartbeat_at)} (process {node.pid} on {node.host})"
+        f"{node.name} after {format_moment(node.heartbeat_at)} (process {node.pid} on {node.host})"
         for node in latest[:SUBJECTS_IN_LINE]
     ]
     if more := len(nodes) - len(named):
         named.append(f"and {more} more")
     return (
-        f"{number_of(len(nodes), 'node')} ended without a clean stop in the last 24 hours. "
-        f"Last heartbeats: {', '.join(named)}. If nobody killed the process or its machine, read "
-        "its log."
+        f"{number_of(len(nodes), 'node')} ended without a clean stop in the last 24 hours: "
+        f"{', '.join(named)}. If nobody killed the process or its machine, read its log."
     )
 
 

@@ -110,26 +110,35 @@ def _no_live_node(facts: SystemFacts) -> Issue:
             _("No scheduler node has been running for %(age)s, so no jobs start."), age=age
         )
     else:
-        jobs, runs = facts.overdue_cursors.number, facts.overdue_runs.number
-        summary = TranslatableText(
-            _("No scheduler node has been running for %(age)s: %(jobs)s, %(runs)s."),
-            age=age_text(facts.now - facts.last_heartbeat),
-            jobs=ngettext(
-                "%(number)s overdue job",
-                "%(number)s overdue jobs",
-                jobs,
-                number=bounded_number(jobs),
-            ),
-            runs=ngettext(
-                "%(number)s run awaiting dispatch",
-                "%(number)s runs awaiting dispatch",
-                runs,
-                number=bounded_number(runs),
-            ),
-        )
+        summary = _outage_with_waiting_work(facts, age_text(facts.now - facts.last_heartbeat))
     return Issue(
         Problem.NO_LIVE_NODE, Severity.ERROR, summary, remedy, facts.last_heartbeat, figures
     )
+
+
+def _outage_with_waiting_work(facts: SystemFacts, age: TranslatableText) -> TranslatableText:
+    """Name the overdue jobs and runs, without zeros.
+
+    The runs of an overdue job don't exist yet, so "0 runs" would look like a contradiction.
+    """
+    cursors, overdue = facts.overdue_cursors.number, facts.overdue_runs.number
+    jobs = ngettext(
+        "%(number)s overdue job",
+        "%(number)s overdue jobs",
+        cursors,
+        number=bounded_number(cursors),
+    )
+    runs = ngettext(
+        "%(number)s run awaiting dispatch",
+        "%(number)s runs awaiting dispatch",
+        overdue,
+        number=bounded_number(overdue),
+    )
+    if cursors and overdue:
+        template = _("No scheduler node has been running for %(age)s: %(jobs)s, %(runs)s.")
+        return TranslatableText(template, age=age, jobs=jobs, runs=runs)
+    template = _("No scheduler node has been running for %(age)s: %(waiting)s.")
+    return TranslatableText(template, age=age, waiting=jobs if cursors else runs)
 
 
 # --- from the node to the queue -------------------------------------------------------------------

@@ -31,7 +31,7 @@ class NodeQuerySet(models.QuerySet["Node"]):
         )
 
     def unknown(self, ids: Iterable[str]) -> set[str]:
-        """Return the ids without a row: nodes of another database, or deleted ones."""
+        """Return the ids that aren't in this query: nodes of another database, or deleted ones."""
         wanted = {*ids}
         return wanted - {*self.filter(pk__in=wanted).values_list("pk", flat=True)}
 

@@ -326,7 +326,11 @@ class Membership:
             )
 
     def _report_foreign_locks(self) -> None:
-        """Log one line if nodes of another database keep the locks of this node's shards."""
+        """Log one line if nodes of another database keep the locks of this node's shards.
+
+        If this database is a copy of the other one, it contains old rows of these nodes. A node
+        without heartbeats doesn't renew its locks (see ``_renew_without_database``).
+        """
         missing = self._assigned - self._leases.keys()
         now = self._clock.monotonic()
         if self.degraded or not missing:
@@ -340,7 +344,8 @@ class Membership:
         self._has_looked_for_holders = True
         with suppress(LockUnavailable):
             holders = self._lock.holders([self._lock_name(shard) for shard in missing])
-            foreign = Node.objects.using(alias_for(Node)).unknown(holders.values())
+            nodes = Node.objects.using(alias_for(Node)).live(2 * settings.LEASE)
+            foreign = nodes.unknown(holders.values())
             if foreign:
                 logger.warning(
                     "shards led by a node of another database: node=%s holder=%s shards=%d/%d; "

@@ -389,6 +389,19 @@ def test_restarted_node_causes_no_finding(system: System) -> None:
     assert system.codes() == set()
 
 
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_locks_of_another_site_are_explained(system: System, is_copied: bool) -> None:
+    """A copy of production's database contains the rows of production's nodes."""
+    Node.objects.update(shards=64)
+    if is_copied:
+        copy_node(system.node.id, pk="ghost", name="b", heartbeat_at=system.latest - HOUR)
+    system.lock.release([":shard:3/64"], system.node.id)
+    system.lock.hold([":shard:3/64"], "ghost", MINUTE)
+    (finding,) = system.examine().findings.listed
+    assert finding.code is Code.LEASE_ORPHANED
+    assert "KEY_PREFIX" in finding.message
+
+
 def notes_about(system: System, node: str) -> int:
     return sum(node in note for note in system.examine().notes)
 

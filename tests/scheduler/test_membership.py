@@ -112,6 +112,20 @@ def test_locks_of_a_node_of_another_database_are_reported_once(
     assert a.shards == ALL
 
 
+def test_locks_of_a_node_of_the_copied_database_are_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A copy of production's database contains the rows of production's nodes."""
+    lock = FailingLock()
+    production = node(lock, "production")
+    expire_nodes("production")
+    lock.held = {f":shard:{shard}/64": production.id for shard in range(64)}
+    a = node(lock)
+    monkeypatch.setattr(a, "_locks_missing_since", float("-inf"))
+    beat(a)
+    assert events(caplog).count("foreign_locks") == 1
+
+
 def test_locks_of_another_live_node_are_not_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

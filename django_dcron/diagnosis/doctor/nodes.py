@@ -170,8 +170,10 @@ def _add_orphaned(
         else:
             message = (
                 f"The node isn't live but still has {leases} until they expire. If this lasts "
-                f"longer than the lease ({format_duration(settings.LEASE)}), look for a process "
-                "that can't reach the database."
+                f"longer than the lease ({format_duration(settings.LEASE)}), either another site "
+                "uses the same Redis, and this database is a copy of its database: give each site "
+                "its own KEY_PREFIX in CACHES, or its own database number. Or a process can't "
+                "reach the database: look for it on the node's host."
             )
         findings.add(Code.LEASE_ORPHANED, Subject("node", holder, holder), message)
 

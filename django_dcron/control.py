@@ -30,6 +30,7 @@ from django_dcron.jobs.pausing import pause, pause_many, resume, resume_many
 from django_dcron.jobs.preview import preview
 from django_dcron.jobs.queued_reruns import failures_until, rerun_failures
 from django_dcron.jobs.saving import save, save_many
+from django_dcron.jobs.upsert import update_or_create
 from django_dcron.models import AuditAction, Run
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.runs import cancellation
@@ -62,6 +63,7 @@ __all__ = [
     "trigger",
     "trigger_many",
     "unfreeze",
+    "update_or_create",
 ]
 
 CANCELLED_AT_ONCE = 500

@@ -43,8 +43,8 @@ FIELD_TYPES = {
 CONTROL = (
     *("trigger", "trigger_many", "cancel", "cancel_many", "rerun", "pause", "resume"),
     *("pause_many", "resume_many", "freeze", "unfreeze", "set_incident_state", "failures_until"),
-    *("rerun_failures", "backfill", "preview", "save", "save_many", "delete", "save_calendar"),
-    *("delete_calendar", "save_limit", "delete_limit", "acting_as"),
+    *("rerun_failures", "backfill", "preview", "save", "save_many", "update_or_create", "delete"),
+    *("save_calendar", "delete_calendar", "save_limit", "delete_limit", "acting_as"),
 )
 EXCEPTIONS = (
     *("PermanentFailure", "RetryLater", "RunCancelled", "RunTimedOut", "DcronError"),
@@ -65,6 +65,7 @@ CURRENT_RUN = (
 )
 ANNOTATIONS = {
     "Unpack[JobFields]": "JobFields",
+    "Unpack[JobValues]": "JobValues",
     "Callable[[F], F]": "Callable",
     "Iterator[None]": "AbstractContextManager[None]",
     "Iterator[ManualClock]": "AbstractContextManager[ManualClock]",

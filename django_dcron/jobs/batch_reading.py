@@ -14,6 +14,7 @@ from django_dcron.db.now import database_now
 from django_dcron.jobs import chains
 from django_dcron.jobs.chains import Edges, Key, StoredLinks
 from django_dcron.jobs.locking import lock_cursors, lock_jobs
+from django_dcron.jobs.python_values import convert_python_values
 from django_dcron.models import Calendar, Cursor, Job, Limit
 from django_dcron.policies.chains import split_label
 
@@ -102,8 +103,10 @@ def clean_each(jobs: Sequence[Job], using: str) -> list[Errors]:
             job.paused_until = None
         if job.calendar_id in calendars and not Job._meta.get_field("calendar").is_cached(job):
             job.calendar = calendars[job.calendar_id]
-        errors: Errors = {}
-        clean_fields = partial(job.clean_fields, known_calendars=calendars, known_limits=limits)
+        errors: Errors = convert_python_values(job)
+        clean_fields = partial(
+            job.clean_fields, {*errors}, known_calendars=calendars, known_limits=limits
+        )
         for check in (clean_fields, job.clean):
             try:
                 check()

@@ -36,6 +36,9 @@ SAVED_AT_ONCE = 500
 def save(job: Job, *, expected_version: int | None = None) -> Job:
     """Validate and save ``job``, and move its cursor if its occurrences change.
 
+    The fields accept the values that ``@cron`` accepts, such as a number of seconds, an exception
+    class, or a task as ``target``. The instance gets the stored values.
+
     ``expected_version`` is the version that the change is based on, by default the instance's. A
     paused job keeps the end of its pause unless ``paused_until`` changes. Raises
     ``ValidationError`` by field, or ``Conflict`` if the row has another version; then nothing is

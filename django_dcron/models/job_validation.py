@@ -15,7 +15,13 @@ from django.utils.translation import gettext_lazy
 from django_dcron import targets
 from django_dcron.conf import settings
 from django_dcron.db import clock
-from django_dcron.exceptions import InvalidArguments, InvalidSchedule, InvalidValue, UnknownTarget
+from django_dcron.exceptions import (
+    NAIVE_DATETIME,
+    InvalidArguments,
+    InvalidSchedule,
+    InvalidValue,
+    UnknownTarget,
+)
 from django_dcron.models.hidden_characters import hidden_in_label, message_for
 from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.policies.chains import ChainCondition, split_label
@@ -116,7 +122,11 @@ def _exhaustion_errors(job: Job) -> dict[str, str]:
 
 def _time_range_errors(field: str, job: Job) -> dict[str, str]:
     value = getattr(job, field)
-    if value is None or BEGIN <= value < END:
+    if value is None:
+        return {}
+    if value.utcoffset() is None:
+        return {field: _(NAIVE_DATETIME) % {"value": value.isoformat()}}
+    if BEGIN <= value < END:
         return {}
     return {field: _("The time is out of range. Use a year from 1970 to 2199.")}
 

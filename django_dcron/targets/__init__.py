@@ -12,6 +12,8 @@ from django_dcron.targets.declaration import (
     declarations,
     declared_for,
     isolated_registry,
+    key_of,
+    schedule_advice,
 )
 from django_dcron.targets.queues import allowed_queues, check_queue, is_reserved
 from django_dcron.targets.redaction import MASK, redact_secrets, restore_secrets
@@ -43,6 +45,8 @@ __all__ = [
     "is_known",
     "is_reserved",
     "isolated_registry",
+    "key_of",
     "redact_secrets",
     "restore_secrets",
+    "schedule_advice",
 ]

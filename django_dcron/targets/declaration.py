@@ -85,7 +85,10 @@ def cron(
     if schedule in ("", None):
         raise TypeError(_no_schedule(fields.get("after")))
     if not isinstance(schedule, str):
-        raise TypeError(_not_a_schedule(schedule))
+        raise TypeError(
+            f"@cron: the first argument must be text, not {schedule!r:.100}. "
+            f"{schedule_advice(schedule)}"
+        )
     declared = validate_declared_fields(fields)
     positional = list(_iterable("args", args))
     by_name = dict(_mapping("kwargs", {} if kwargs is None else kwargs))
@@ -116,15 +119,17 @@ def declarations() -> tuple[Declaration, ...]:
 
 def declared_for(target: Any) -> tuple[Declaration, ...]:
     """Return the jobs that run this function or task, in the order of their declaration."""
-    if celery_tasks.is_celery_task(target):
-        key = target.name
-    else:
-        key = (
-            target.module_path
-            if django_tasks.is_django_task(target)
-            else functions.function_key_of(target)
-        )
+    key = key_of(target)
     return tuple(declaration for declaration in _declared.values() if declaration.target == key)
+
+
+def key_of(target: Any) -> str | None:
+    """Return the key of a task or of a function with ``@cron``, or None for other objects."""
+    if celery_tasks.is_celery_task(target):
+        return str(target.name)
+    if django_tasks.is_django_task(target):
+        return str(target.module_path)
+    return functions.function_key_of(target)
 
 
 @contextmanager
@@ -185,8 +190,8 @@ def _no_schedule(after: object) -> str:
     )
 
 
-def _not_a_schedule(value: object) -> str:
-    """Return the error for a first argument that isn't text, with the equivalent text if any."""
+def schedule_advice(value: object) -> str:
+    """Return what to use instead of a schedule that isn't text: the equivalent text, if any."""
     text = celery_tasks.text_of_crontab(value)
     interval = getattr(value, "run_every", value)  # Celery's schedule has one
     if not text and isinstance(interval, timedelta) and interval > timedelta():
@@ -195,8 +200,7 @@ def _not_a_schedule(value: object) -> str:
         parse_schedule(text, "UTC")
     except InvalidSchedule:
         text = ""
-    advice = f'Use "{text}".' if text else 'Use a schedule such as "*/5 * * * *".'
-    return f"@cron: the first argument must be text, not {value!r:.100}. {advice}"
+    return f'Use "{text}".' if text else 'Use a schedule such as "*/5 * * * *".'
 
 
 def _iterable(field: str, value: object) -> Iterable[Any]:

@@ -1,7 +1,8 @@
 """The fields of a job that ``@cron`` accepts, and their validation.
 
 No model is imported, so a declaration needs no database. Values are converted to those of the job's
-fields: durations to ``timedelta``, exceptions to their names.
+fields: durations to ``timedelta``, exceptions to their names. ``jobs.python_values`` converts the
+values of other jobs in the same way.
 """
 
 from __future__ import annotations
@@ -84,6 +85,16 @@ class JobFields(TypedDict, total=False):
     tags: Iterable[str]
 
 
+class JobValues(JobFields, total=False):
+    """The fields of a job that ``control.update_or_create`` accepts."""
+
+    target: Any
+    """A task, a function with ``@cron``, or the key of a target, such as ``command:NAME``."""
+    args: Iterable[Any]
+    kwargs: Mapping[str, Any]
+    schedule: str
+
+
 _HINTS = get_type_hints(JobFields)
 
 
@@ -93,7 +104,7 @@ def _fields_of(kind: Any) -> set[str]:
 
 
 DURATIONS = _fields_of(timedelta)
-INSTANTS = _fields_of(datetime)
+INSTANTS = _fields_of(datetime) | {"paused_until"}
 EXCEPTIONS = _fields_of(ExceptionNames)
 TEXTS = {field for field, hint in _HINTS.items() if hint in (str, str | None)}
 WHOLE_NUMBERS = _fields_of(int)
@@ -118,31 +129,40 @@ def validate_declared_fields(fields: JobFields) -> dict[str, Any]:
     Raises ``TypeError`` for an unknown field or a value of the wrong type, and ``ValueError`` for
     an invalid choice.
     """
-    known = list(JobFields.__annotations__)
     checked: dict[str, Any] = {}
     for field, value in fields.items():
-        if field not in known:
-            hint = OTHER_NAMES.get(field)
-            near = f" Use {hint}." if hint else did_you_mean(field, known)
-            near = near or f" Fields: {', '.join(known)}."
-            raise TypeError(f"@cron: unknown field {field!r}.{near}")
-        checked[field] = _stored_value(field, value)
+        try:
+            require_known_field(field, JobFields.__annotations__)
+            checked[field] = stored_value_of(field, value)
+        except TypeError as error:
+            raise TypeError(f"@cron: {error}") from None
+        except ValueError as error:
+            raise ValueError(f"@cron: {error}") from None
     return checked
 
 
-def _stored_value(field: str, value: Any) -> Any:
+def require_known_field(field: str, known: Iterable[str]) -> None:
+    """Raise ``TypeError``, with a similar name, if the field isn't known."""
+    if field not in (known := list(known)):
+        hint = OTHER_NAMES.get(field)
+        near = f" Use {hint}." if hint else did_you_mean(field, known)
+        near = near or f" Fields: {', '.join(known)}."
+        raise TypeError(f"unknown field {field!r}.{near}")
+
+
+def stored_value_of(field: str, value: Any) -> Any:
+    """Return the value in stored form. Raises ``TypeError`` or ``ValueError``."""
     if value is None and field in NULLABLE:
         return None
     if field in DURATIONS:
         return _duration(field, value)
     if field in INSTANTS and not (isinstance(value, datetime) and value.utcoffset() is not None):
         raise TypeError(
-            f"@cron: {field}={value!r} is not an aware datetime. Use a datetime "
+            f"{field}={value!r} is not an aware datetime. Use a datetime "
             "with a time zone, such as datetime(2026, 12, 1, 9, tzinfo=UTC)."
         )
     if field in EXCEPTIONS:
-        several = [value] if isinstance(value, str | type) else list(value)
-        return [_exception_name(field, item) for item in several]
+        return [_exception_name(field, item) for item in _listed(field, value)]
     if field in TEXTS and isinstance(value, Promise):
         value = str(value)  # ``gettext_lazy``
     _check_type(field, value)
@@ -153,8 +173,17 @@ def _stored_value(field: str, value: Any) -> Any:
     if field == "alerts":
         return _stored_alerts(value)
     if field == "tags":
-        return [value] if isinstance(value, str) else list(value)
+        return _listed(field, value)
     return value
+
+
+def _listed(field: str, value: Any) -> list[Any]:
+    """Return one or several tags or exceptions as a list."""
+    if isinstance(value, str | type):
+        return [value]
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        raise TypeError(f"{field}={value!r:.100} isn't a list. Use {field}=[...].")
+    return list(value)
 
 
 def _duration(field: str, value: object) -> timedelta:
@@ -164,7 +193,7 @@ def _duration(field: str, value: object) -> timedelta:
         with suppress(ValueError, OverflowError):
             return timedelta(seconds=value)
     raise TypeError(
-        f"@cron: {field}={value!r:.100} is not a duration. Use a number of seconds or a timedelta, "
+        f"{field}={value!r:.100} is not a duration. Use a number of seconds or a timedelta, "
         f"such as {field}=timedelta(seconds=30)."
     )
 
@@ -180,14 +209,14 @@ def _check_type(field: str, value: Any) -> None:
         is_flag = isinstance(value, bool)
         if field in fields and (not isinstance(value, kind) or (is_flag and kind is not bool)):
             allowed = f" Allowed: {_quoted(CHOICES[field])}." if field in CHOICES else ""
-            raise TypeError(f"@cron: {field}={value!r:.100} is not {name}.{allowed}")
+            raise TypeError(f"{field}={value!r:.100} is not {name}.{allowed}")
 
 
 def _check_choice(what: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
         near = did_you_mean(value, choices, SIMILAR_CHOICE) if isinstance(value, str) else ""
         raise ValueError(
-            f"@cron: {what}{value!r:.100} is not a choice.{near} Allowed: {_quoted(choices)}."
+            f"{what}{value!r:.100} is not a choice.{near} Allowed: {_quoted(choices)}."
         )
 
 
@@ -199,12 +228,12 @@ def _stored_after(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         example = {value if isinstance(value, str) else "import-orders": CONDITIONS[0]}
         raise TypeError(
-            f"@cron: after={value!r:.100} is not a dict from job to condition, such as "
+            f"after={value!r:.100} is not a dict from job to condition, such as "
             f"{example}. Conditions: {_quoted(CONDITIONS)}."
         )
     for job, condition in value.items():
         if not isinstance(job, str):
-            raise TypeError(f"@cron: after contains {job!r:.100}. Use the names of jobs.")
+            raise TypeError(f"after contains {job!r:.100}. Use the names of jobs.")
         _check_choice(f"after: condition for {job!r:.100}: ", condition, CONDITIONS)
     return dict(value)
 
@@ -213,13 +242,13 @@ def _stored_alerts(value: object) -> list[dict[str, Any]]:
     rules = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
     if rules is None or isinstance(value, Mapping):
         raise TypeError(
-            f"@cron: alerts={value!r:.100} isn't a list of rules such as [{EXAMPLE_RULE}]. "
+            f"alerts={value!r:.100} isn't a list of rules such as [{EXAMPLE_RULE}]. "
             f"Allowed for 'on': {_quoted(rule_kinds(of_job=True))}."
         )
     for number, rule in enumerate(rules, start=1):
         if not isinstance(rule, Mapping):
             raise TypeError(
-                f"@cron: alerts: rule {number} is {rule!r:.100}, not a dict such as {EXAMPLE_RULE}."
+                f"alerts: rule {number} is {rule!r:.100}, not a dict such as {EXAMPLE_RULE}."
             )
         _check_choice(f"alerts: rule {number}: on=", rule.get("on"), rule_kinds(of_job=True))
     return [{key: _in_json(given) for key, given in rule.items()} for rule in rules]
@@ -234,4 +263,4 @@ def _exception_name(field: str, item: object) -> str:
         return item
     if isinstance(item, type) and issubclass(item, BaseException):
         return exception_name(item)
-    raise TypeError(f"@cron: {field} contains {item!r}. Use exception classes or their names.")
+    raise TypeError(f"{field} contains {item!r}. Use exception classes or their names.")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 MAX_DEPTH = 30
 """The maximum nesting of lists and objects. MariaDB allows 32."""
@@ -20,6 +23,50 @@ def check_storable(value: Any) -> Any:
     if r"\u0000" in text.replace(r"\\", ""):
         raise ValueError("it contains a NUL character")
     return value
+
+
+def not_json(value: Any) -> str:
+    """Return which part of ``value`` JSON can't represent and what to use; empty if there is none.
+
+    The part is named by its path, such as ``["since"] is datetime.date(2026, 12, 1)``.
+    """
+    try:
+        json.dumps(value)
+    except TypeError:
+        return _first_not_json(value, "")
+    except (ValueError, RecursionError):
+        return " contains itself, or is nested too deeply. Use nested lists and dicts."
+    return ""
+
+
+def _first_not_json(value: Any, path: str) -> str:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str | int | float | None):
+                return f"{path} has the key {key!r:.100}. Use text as key."
+            if problem := _first_not_json(inner, f"{path}[{key!r:.100}]"):
+                return problem
+    elif isinstance(value, list | tuple):
+        for position, inner in enumerate(value):
+            if problem := _first_not_json(inner, f"{path}[{position}]"):
+                return problem
+    elif not isinstance(value, str | int | float | None):
+        advice = next((advice for kinds, advice in _ADVICE if isinstance(value, kinds)), "")
+        if hasattr(value, "_meta"):  # a row of a model
+            advice = "Use its key, such as value.pk."
+        kind = type(value).__name__
+        return f"{path} is {value!r:.100}. JSON has no {kind}. {advice or _OTHER_ADVICE}"
+    return ""
+
+
+_ADVICE: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((date, time), "Use text, such as value.isoformat()."),
+    ((UUID, Decimal), "Use text, such as str(value)."),
+    ((timedelta,), "Use a number, such as value.total_seconds()."),
+    ((set, frozenset), "Use a list, such as sorted(value)."),
+    ((bytes,), "Use text, such as value.decode()."),
+)
+_OTHER_ADVICE = "Use text, a number, True, False, None, a list or a dict."
 
 
 def same_json(one: Any, other: Any) -> bool:

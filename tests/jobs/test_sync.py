@@ -427,7 +427,7 @@ def test_conflict_with_an_imported_job_names_its_source() -> None:
     ("fields", "message"),
     [
         ({"max_attempts": 0}, "max_attempts: "),
-        ({"args": [b"bytes"]}, "args: .*bytes.*not JSON serializable"),
+        ({"args": [b"bytes"]}, r"args\[0\] is b.bytes.\. JSON has no bytes"),
         ({"retry_jitter": float("nan")}, "retry_jitter: nan"),
         ({"kwargs": {"town": "Ulm"}}, "kwargs: .*'town'.*city"),
         ({"name": "a/b"}, "name: "),

@@ -1,0 +1,120 @@
+"""Convert the Python values of a job's fields, as ``@cron`` does, before the model validates them.
+
+Invariants:
+
+- ``control`` accepts what ``@cron`` accepts: numbers of seconds, exception classes, tuples, tasks.
+- A value of the type that the field stores stays as it is, and so do other values that JSON has.
+  The model validates them, with a translated message.
+- A value that can't be converted is an error of its field. Only code can pass such a value, so the
+  message isn't translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.utils.functional import Promise
+
+from django_dcron import targets
+from django_dcron.models import Job
+from django_dcron.models.job_settings import site_time_zone
+from django_dcron.targets.declared_fields import DURATIONS, EXCEPTIONS, INSTANTS, stored_value_of
+from django_dcron.utils.json_values import not_json
+
+
+def convert_python_values(job: Job) -> dict[str, list[ValidationError]]:
+    """Convert the values of ``job`` in place. Returns the errors of the others by field."""
+    errors: dict[str, list[ValidationError]] = {}
+    for name, convert in _CONVERTERS.items():
+        value = getattr(job, name)
+        try:
+            converted = convert(name, value)
+        except (TypeError, ValueError) as error:
+            errors[name] = [ValidationError(str(error), code="invalid")]
+        else:
+            if converted is not value:
+                setattr(job, name, converted)
+    return errors
+
+
+def require_json(name: str, value: Any) -> None:
+    """Raise ``TypeError``, which names the part and the remedy, unless ``value`` is JSON."""
+    if problem := not_json(value):
+        raise TypeError(f"{name}{problem}")
+
+
+def _target(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if key := targets.key_of(value):
+        return key
+    module, qualified = (getattr(value, each, "") for each in ("__module__", "__qualname__"))
+    if module and qualified and callable(value):
+        return f"{module}.{qualified}"  # the model names the reason why it isn't a target
+    raise TypeError(
+        f"{name}={value!r:.100} isn't a target. Use a task, a function with @cron, or text such as "
+        '"shop.tasks.import_orders".'
+    )
+
+
+def _schedule(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, Promise):
+        return str(value)
+    raise TypeError(f"{name}={value!r:.100} isn't text. {targets.schedule_advice(value)}")
+
+
+def _time_zone(name: str, value: Any) -> Any:
+    return site_time_zone() if value is None else value
+
+
+def _duration_or_instant(name: str, value: Any) -> Any:
+    """Convert other values than text, which the model parses."""
+    return value if value is None or isinstance(value, str) else stored_value_of(name, value)
+
+
+def _list(name: str, value: Any) -> Any:
+    if not isinstance(value, list | str | Mapping) and isinstance(value, Iterable):
+        value = list(value)
+    require_json(name, value)
+    return value
+
+
+def _mapping(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping) and not isinstance(value, dict):
+        value = dict(value)
+    require_json(name, value)
+    return value
+
+
+def _names(name: str, value: Any) -> Any:
+    return _unless_json(name, [value] if isinstance(value, str) else value)
+
+
+def _unless_json(name: str, value: Any) -> Any:
+    """Convert a value that JSON doesn't have. Other values are for the model to validate."""
+    if isinstance(value, tuple):
+        value = list(value)
+    if not_json(value):
+        value = stored_value_of(name, value)
+        require_json(name, value)
+    return value
+
+
+_CONVERTERS: Mapping[str, Callable[[str, Any], Any]] = {
+    "target": _target,
+    "args": _list,
+    "kwargs": _mapping,
+    "schedule": _schedule,
+    "timezone": _time_zone,
+    **dict.fromkeys(sorted(INSTANTS), _duration_or_instant),
+    "after": _mapping,
+    **dict.fromkeys(sorted(DURATIONS), _duration_or_instant),
+    **dict.fromkeys(sorted(EXCEPTIONS), _names),
+    "tags": _names,
+    "alerts": _unless_json,
+}
+"""The fields for which ``@cron`` accepts other values than the model."""

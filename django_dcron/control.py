@@ -29,6 +29,7 @@ from django_dcron.jobs.manual_runs import rerun, trigger, trigger_many
 from django_dcron.jobs.pausing import pause, pause_many, resume, resume_many
 from django_dcron.jobs.preview import preview
 from django_dcron.jobs.queued_reruns import failures_until, rerun_failures
+from django_dcron.jobs.row_arguments import require_row, require_rows
 from django_dcron.jobs.saving import save, save_many
 from django_dcron.jobs.upsert import update_or_create
 from django_dcron.models import AuditAction, Run
@@ -78,6 +79,7 @@ def cancel(run: Run, reason: str = "cancelled manually") -> Run:
     is notified. Raises ``NotPossible`` if the run is finished or deleted, or if its state keeps
     changing.
     """
+    require_row(run, Run)
     using = alias_for(Run)
     try:
         for _try in range(MAX_TRIES):
@@ -107,7 +109,7 @@ def cancel_many(
     ``runs``; the others are cancelled or asked to stop. ``on_progress`` is called after each batch
     with the number of runs that are done.
     """
-    using = alias_for(Run)
+    using, runs = alias_for(Run), require_rows(runs, Run)
 
     def change(batch: Sequence[Run]) -> BatchResult:
         result = despite_contention(lambda: _cancel_batch(batch, reason, using), using)
@@ -121,7 +123,11 @@ def cancel_many(
         return BatchResult(len(batch), refused)
 
     return change_in_batches(
-        list(runs), change, using, on_progress or (lambda done: None), CANCELLED_AT_ONCE
+        require_rows(runs, Run),
+        change,
+        using,
+        on_progress or (lambda done: None),
+        CANCELLED_AT_ONCE,
     )
 
 

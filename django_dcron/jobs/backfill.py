@@ -30,6 +30,7 @@ from django_dcron.exceptions import NAIVE_DATETIME, Conflict, InvalidValue, NotP
 from django_dcron.jobs import locking, placement
 from django_dcron.jobs.audit.recording import AuditedChange, record_changes
 from django_dcron.jobs.representation import to_json
+from django_dcron.jobs.row_arguments import require_row
 from django_dcron.models import AuditAction, Cursor, Job, Run
 from django_dcron.models.cursor import COPIED_FIELDS
 from django_dcron.policies.lifecycle import State, Trigger
@@ -104,6 +105,7 @@ def backfill(
     Raises ``ValueError``, ``InvalidSchedule``, ``Conflict`` if the job was changed since it was
     read, or ``NotPossible``.
     """
+    require_row(job, Job)
     using = alias_for(Run)
     now = database_now(using)
     zone = start.tzinfo

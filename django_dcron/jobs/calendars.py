@@ -13,6 +13,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.jobs.named_rows import delete_named, save_named
+from django_dcron.jobs.row_arguments import require_row
 from django_dcron.models import Calendar, Job
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -23,6 +24,7 @@ def save_calendar(calendar: Calendar, *, expected_version: int | None = None) ->
     The cursors move after the commit of the surrounding transaction. From the commit on, nodes
     don't use the old dates. ``expected_version`` and the exceptions are those of ``save``.
     """
+    require_row(calendar, Calendar)
     using = alias_for(Calendar)
     # If there are many jobs, or this process dies here, nodes move the other cursors.
     # A lambda, because Django can't log the error of a ``partial``.
@@ -39,6 +41,7 @@ def delete_calendar(calendar: Calendar, *, expected_version: int | None = None) 
     ``expected_version`` is the version of the calendar as it was read; by default, any version is
     deleted. Raises ``Conflict``, or ``NotPossible`` if a job names the calendar.
     """
+    require_row(calendar, Calendar)
 
     def check_unused(using: str) -> None:
         named_by = Job.objects.using(using).filter(calendar=calendar.pk).first()

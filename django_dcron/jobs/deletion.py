@@ -33,6 +33,7 @@ from django_dcron.jobs import chains
 from django_dcron.jobs.audit.recording import record_deletion
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.locking import lock_cursors, lock_jobs, lock_version_for_deletion
+from django_dcron.jobs.row_arguments import require_row
 from django_dcron.models import (
     AlertCheck,
     Attempt,
@@ -63,6 +64,7 @@ def delete_job(job: Job, *, expected_version: int | None = None, erase: bool = F
     ``expected_version`` is the version of the job as it was read; by default, any version is
     deleted. Raises ``Conflict``.
     """
+    require_row(job, Job)
     using = alias_for(Job)
     despite_contention(lambda: _delete(job, expected_version, using, erase=erase), using)
 

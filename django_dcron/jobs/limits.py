@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.named_rows import delete_named, save_named
+from django_dcron.jobs.row_arguments import require_row
 from django_dcron.models import Job, Limit, LimitPlace
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -23,6 +24,7 @@ def save_limit(limit: Limit, *, expected_version: int | None = None) -> Limit:
     Runs that have started keep their places, even if more of them execute than a lowered limit
     allows.
     """
+    require_row(limit, Limit)
     return save_named(limit, expected_version=expected_version)
 
 
@@ -32,6 +34,7 @@ def delete_limit(limit: Limit, *, expected_version: int | None = None) -> None:
     ``expected_version`` is the version of the limit as it was read; by default, any version is
     deleted. Raises ``Conflict``, or ``NotPossible`` if a job names the limit or a run needs it.
     """
+    require_row(limit, Limit)
 
     def check_unused(using: str) -> None:
         named_by = Job.objects.using(using).filter(limit=limit.pk).first()

@@ -21,6 +21,7 @@ from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible,
 from django_dcron.jobs.action_texts import STATE_NAMES
 from django_dcron.jobs.audit.recording import record_new_runs
 from django_dcron.jobs.batching import BatchResult, change_in_batches
+from django_dcron.jobs.row_arguments import require_row, require_rows
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.runs.chains import FOLLOWER_KEY_PREFIX, avoid_whole_second
@@ -56,6 +57,7 @@ def trigger(
     - ``InvalidValue`` if the key can't be stored or has the form of a chain's key.
     - ``NotPossible`` if the job has been deleted, or too many runs are created at the same time.
     """
+    require_row(job, Job)
     if idempotency_key is not None:
         _check_key(idempotency_key)
     _check_storable("args", args)
@@ -86,7 +88,7 @@ def trigger_many(
         _check_key(idempotency_key)
     _check_storable("args", args)
     _check_storable("kwargs", kwargs)
-    using, jobs = alias_for(Run), list(jobs)
+    using, jobs = alias_for(Run), require_rows(jobs, Job)
     columns: dict[str, Any] = {"args": args, "kwargs": kwargs, "idempotency_key": idempotency_key}
     results: dict[int, Run | Exception] = {}
     accepted: list[int] = []
@@ -189,6 +191,7 @@ def rerun(run: Run) -> Run:
     the job's current arguments. Raises ``NotPossible`` if the run isn't finished, if the run or its
     job has been deleted, or if too many runs are created at the same time.
     """
+    require_row(run, Run)
     if not run.is_final:
         raise NotPossible(
             _("%(run)s is %(state)s. Only finished runs can be run again."),

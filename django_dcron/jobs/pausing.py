@@ -37,6 +37,7 @@ from django_dcron.exceptions import NAIVE_DATETIME, InvalidValue
 from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batches
 from django_dcron.jobs.locking import lock_job
+from django_dcron.jobs.row_arguments import require_row, require_rows
 from django_dcron.jobs.switching import SwitchRequest, end_pauses_of, leave_paused, switch_batch
 from django_dcron.models import Cursor, Job, Via
 from django_dcron.models.job import JobQuerySet
@@ -164,6 +165,7 @@ def _pause_of(reason: str, until: datetime | None, *, replaces: bool = True) -> 
 
 
 def _switch(job: Job, switch: SwitchRequest) -> Job:
+    require_row(job, Job)
     using = alias_for(Job)
     despite_contention(lambda: switch_batch([job], switch, using), using)
     return job
@@ -178,7 +180,7 @@ def _switch_many(
         return despite_contention(lambda: switch_batch(batch, switch, using), using)
 
     return change_in_batches(
-        list(jobs), change, using, on_progress or (lambda done: None), SWITCHED_AT_ONCE
+        require_rows(jobs, Job), change, using, on_progress or (lambda done: None), SWITCHED_AT_ONCE
     )
 
 

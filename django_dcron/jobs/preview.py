@@ -7,6 +7,7 @@ from datetime import datetime
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs import placement
+from django_dcron.jobs.row_arguments import require_row
 from django_dcron.models import Cursor, Job
 
 
@@ -16,6 +17,7 @@ def preview(job: Job, count: int = 10, *, after: datetime | None = None) -> list
     The occurrences are aware UTC datetimes. The job needn't be saved. ``after`` is an aware
     datetime to begin from instead of now. Raises ``InvalidSchedule``.
     """
+    require_row(job, Job)
     using = alias_for(Job)
     timetable = placement.timetable_of(job)
     # Not from the cursor: it has passed the claimed occurrences, which are still upcoming.

@@ -27,6 +27,7 @@ from django_dcron.jobs.batch import OriginalState, restore_originals, save_batch
 from django_dcron.jobs.batch_reading import JobToSave, keys_of
 from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batches
 from django_dcron.jobs.locking import lock_all
+from django_dcron.jobs.row_arguments import require_row, require_rows
 from django_dcron.models import Job
 
 SAVED_AT_ONCE = 500
@@ -44,6 +45,7 @@ def save(job: Job, *, expected_version: int | None = None) -> Job:
     ``ValidationError`` by field, or ``Conflict`` if the row has another version; then nothing is
     saved.
     """
+    require_row(job, Job)
     using, change = alias_for(Job), JobToSave(job, expected_version)
     despite_contention(lambda: _save_one(change, using), using)
     return job
@@ -74,7 +76,7 @@ def save_many(
     ``expected_versions``: for each job, the ``expected_version`` of ``save``. ``on_progress`` is
     called after each batch with the number of jobs that are done.
     """
-    using, jobs = alias_for(Job), list(jobs)
+    using, jobs = alias_for(Job), require_rows(jobs, Job)
     versions = [None] * len(jobs) if expected_versions is None else list(expected_versions)
     changes = [JobToSave(*each) for each in zip(jobs, versions, strict=True)]
     on_progress = on_progress or (lambda done: None)

@@ -158,6 +158,7 @@ def _save(job: Job, values: Mapping[FieldFormat, Any], *, is_dry: bool) -> datet
         setattr(job, field.attname, value)
     using = alias_for(Job)
     try:
+        job.clean_fields()  # stricter than ``save``, for which "a,b" is a list of one tag
         if not is_dry:
             control.save(job)
             return _next_at(job)

@@ -34,6 +34,8 @@ from django_dcron.exceptions import (
 
 MEDIA_TYPE = "application/problem+json"
 NON_FIELD_KEY = "non_field_errors"
+TAKEN = {"unique", "unique_together"}
+"""The codes of Django's errors about a name that another row has."""
 
 
 class ActionRefused(APIException):
@@ -75,6 +77,12 @@ class ContentTooLarge(APIException):
     default_code = "too_large"
 
 
+class AlreadyExists(exceptions.ValidationError):
+    """A row has the name already, and the request is valid otherwise."""
+
+    default_code = "already_exists"
+
+
 class ProblemSerializer(serializers.Serializer[Any]):
     """Why a request was refused (RFC 9457)."""
 
@@ -97,11 +105,20 @@ def by_fields(error: ValidationError) -> exceptions.ValidationError:
     """Convert a model's validation error to one of REST framework, by field."""
     if not hasattr(error, "error_dict"):
         return exceptions.ValidationError({NON_FIELD_KEY: error.messages})
+    kind = AlreadyExists if has_only_taken_names(error) else exceptions.ValidationError
     found = {
         NON_FIELD_KEY if name == NON_FIELD_ERRORS else name: texts
         for name, texts in error.message_dict.items()
     }
-    return exceptions.ValidationError(found)
+    return kind(found)
+
+
+def has_only_taken_names(error: Exception) -> bool:
+    """Return whether the row is refused only because another one has its name."""
+    if not isinstance(error, ValidationError):
+        return False
+    codes = {each.code for errors in error.update_error_dict({}).values() for each in errors}
+    return bool(codes) and codes <= TAKEN
 
 
 def problem_response(error: Exception, context: dict[str, Any]) -> Response | None:
@@ -161,7 +178,7 @@ def _body(error: APIException) -> dict[str, Any]:
     }
     first_name, first_texts = next(iter(texts.items()))
     summary = first_texts[0] if first_name == NON_FIELD_KEY else f"{first_name}: {first_texts[0]}"
-    return body | {"detail": summary, "code": "invalid", "errors": texts}
+    return body | {"detail": summary, "code": error.default_code, "errors": texts}
 
 
 def _detail_and_code(error: APIException) -> dict[str, Any]:

@@ -83,6 +83,17 @@ def test_no_job_is_created_if_one_is_invalid(api: Api, items: list[Any], errors:
     assert not entries_by_users().exists()
 
 
+def test_name_that_another_job_has_is_a_code_of_its_own(api: Api) -> None:
+    fields = {"target": "tests.app.tasks.ok", "schedule": "@daily"}
+    make_idle_job(name="report")
+    body = {"jobs": [fields | {"name": "report"}, fields | {"name": "new"}]}
+    refused = problem(api.post("jobs/bulk/", body), 400)
+    assert refused["code"] == "already_exists"
+    assert refused["errors"].keys() == {"jobs.0.non_field_errors"}
+    body["jobs"][1]["schedule"] = "bad"
+    assert problem(api.post("jobs/bulk/", body), 400)["code"] == "invalid"
+
+
 def test_jobs_are_paused_and_resumed_in_few_queries(api: Api) -> None:
     ContentType.objects.get_for_model(Job)  # which is cached from its first use on
     counts = []

@@ -115,6 +115,7 @@ def test_duplicate_name_is_refused(api: Api) -> None:
     refused = problem(api.post("calendars/", CLOSED | {"dates": "12-26"}), 400)
 
     assert "already exists" in refused["errors"]["name"][0]
+    assert refused["code"] == "already_exists"
     assert stored() == ("12-25", 1)
 
 

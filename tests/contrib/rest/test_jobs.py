@@ -209,7 +209,9 @@ def test_duplicate_name_is_refused(api: Api) -> None:
     refused = problem(api.post("jobs/", JOB), 400)
 
     assert "already exists" in refused["errors"]["non_field_errors"][0]
+    assert refused["code"] == "already_exists"
     assert Job.objects.count() == 1
+    assert problem(api.post("jobs/", JOB | {"schedule": "bad"}), 400)["code"] == "invalid"
 
 
 # --- change ---------------------------------------------------------------------------------------

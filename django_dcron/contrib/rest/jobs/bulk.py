@@ -21,7 +21,12 @@ from django_dcron.contrib.rest.base_serializers import (
     StrictSerializer,
 )
 from django_dcron.contrib.rest.jobs.serializers import WRITABLE, JobSerializer
-from django_dcron.contrib.rest.problems import RefusedRows, by_fields
+from django_dcron.contrib.rest.problems import (
+    AlreadyExists,
+    RefusedRows,
+    by_fields,
+    has_only_taken_names,
+)
 from django_dcron.contrib.rest.scope import check_visible
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.db.routing import alias_for
@@ -198,6 +203,8 @@ def _refusal(found: Mapping[int, Exception], *, hides_names: bool) -> Exception:
                 return error
     if all(isinstance(error, Conflict) for error in found.values()):
         return RefusedRows(errors)
+    if all(map(has_only_taken_names, found.values())):
+        return AlreadyExists(errors)
     return serializers.ValidationError(errors)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ValidationError
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
 from django_dcron.exceptions import Conflict
@@ -49,7 +50,9 @@ def test_same_values_write_nothing() -> None:
     }
     job, _created = put(**values)
     entries = AuditEntry.objects.count()
-    same, created = put(**values)
+    with CaptureQueriesContext(connection) as queries:
+        same, created = put(**values)
+    assert sum(not each["sql"].startswith(("BEGIN", "SAVE", "RELEASE")) for each in queries) == 1
     assert (same.pk, same.version, created) == (job.pk, 1, False)
     assert Job.objects.get().version == 1
     assert AuditEntry.objects.count() == entries

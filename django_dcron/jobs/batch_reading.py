@@ -101,9 +101,10 @@ def clean_each(jobs: Sequence[Job], using: str) -> list[Errors]:
     for job in jobs:
         if job.enabled:
             job.paused_until = None
-        if job.calendar_id in calendars and not Job._meta.get_field("calendar").is_cached(job):
-            job.calendar = calendars[job.calendar_id]
         errors: Errors = convert_python_values(job)
+        is_loaded = "calendar" in errors or Job._meta.get_field("calendar").is_cached(job)
+        if not is_loaded and job.calendar_id in calendars:
+            job.calendar = calendars[job.calendar_id]
         clean_fields = partial(
             job.clean_fields, {*errors}, known_calendars=calendars, known_limits=limits
         )

@@ -12,15 +12,25 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 from django.core.exceptions import ValidationError
+from django.core.validators import EMPTY_VALUES
 from django.utils.functional import Promise
 
 from django_dcron import targets
+from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.models import Job
 from django_dcron.models.job_settings import site_time_zone
-from django_dcron.targets.declared_fields import DURATIONS, EXCEPTIONS, INSTANTS, stored_value_of
+from django_dcron.targets.declared_fields import (
+    DURATIONS,
+    EXCEPTIONS,
+    INSTANTS,
+    NUMBERS,
+    WHOLE_NUMBERS,
+    stored_value_of,
+)
 from django_dcron.utils.json_values import not_json
 
 
@@ -28,14 +38,14 @@ def convert_python_values(job: Job) -> dict[str, list[ValidationError]]:
     """Convert the values of ``job`` in place. Returns the errors of the others by field."""
     errors: dict[str, list[ValidationError]] = {}
     for name, convert in _CONVERTERS.items():
-        value = getattr(job, name)
+        value = getattr(job, JOB_FIELDS[name].attname)
         try:
             converted = convert(name, value)
         except (TypeError, ValueError) as error:
             errors[name] = [ValidationError(str(error), code="invalid")]
         else:
             if converted is not value:
-                setattr(job, name, converted)
+                setattr(job, JOB_FIELDS[name].attname, converted)
     return errors
 
 
@@ -73,7 +83,34 @@ def _time_zone(name: str, value: Any) -> Any:
 
 def _duration_or_instant(name: str, value: Any) -> Any:
     """Convert other values than text, which the model parses."""
-    return value if value is None or isinstance(value, str) else stored_value_of(name, value)
+    is_text = isinstance(value, str) and value != ""
+    return value if value is None or is_text else stored_value_of(name, value)
+
+
+def _text(name: str, value: Any) -> Any:
+    """Refuse None, which the model takes for an empty text and then can't store."""
+    if value is None:
+        raise TypeError(f'{name}=None isn\'t text. Use "" for an empty text.')
+    return value
+
+
+def _whole_number(name: str, value: Any) -> Any:
+    """Refuse fractions, which the model rounds, and empty values, which it can't store."""
+    is_fraction = isinstance(value, float) and not value.is_integer()
+    is_empty = value is not None and value in EMPTY_VALUES
+    return stored_value_of(name, value) if is_fraction or is_empty else value
+
+
+def _number(name: str, value: Any) -> Any:
+    if isinstance(value, float) and not isfinite(value):
+        raise TypeError(f"{name}={value!r} isn't a number. Use a number such as 1.5.")
+    return value
+
+
+def _name_of_row(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError(f"{name}={value!r:.100} isn't the name of a {name}. Use text or None.")
 
 
 def _list(name: str, value: Any) -> Any:
@@ -116,5 +153,11 @@ _CONVERTERS: Mapping[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(sorted(EXCEPTIONS), _names),
     "tags": _names,
     "alerts": _unless_json,
+    **dict.fromkeys(("description", "pause_reason", "queue"), _text),
+    **dict.fromkeys(sorted(WHOLE_NUMBERS), _whole_number),
+    **dict.fromkeys(sorted(NUMBERS), _number),
+    **dict.fromkeys(("calendar", "limit"), _name_of_row),
 }
-"""The fields for which ``@cron`` accepts other values than the model."""
+"""The fields for which ``@cron`` accepts other values than the model, or the model accepts values
+that it can't store.
+"""

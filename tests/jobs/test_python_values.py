@@ -11,10 +11,12 @@ import pytest
 from celery.schedules import crontab
 from django.conf import settings as django_settings
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.utils.translation import gettext_lazy
 
 from django_dcron import control, cron, targets
 from django_dcron.exceptions import BulkSaveError
+from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.models import Calendar, Job
 from tests.app import tasks
 from tests.factories import make_job
@@ -152,3 +154,25 @@ def test_saved_batch_accepts_the_same_values() -> None:
     (error,) = caught.value.errors.values()
     assert isinstance(error, ValidationError)
     assert error.message_dict.keys() == {"timeout"}
+
+
+ODD: tuple[Any, ...] = (
+    *(None, object(), b"x", 5, -1, 1.5, float("nan"), float("inf"), True, "x", "", "a\x00"),
+    *((), [], [1], [None], [[]], {}, {1: 2}, {"x": object()}, {1}, (1, "x"), range(2), TENANT),
+    *(date(2030, 1, 1), datetime(2030, 1, 1), datetime.max, SECOND, timedelta.max, ValueError),  # noqa: DTZ001, DTZ901
+)
+
+
+@pytest.mark.parametrize("field", [name for name, each in JOB_FIELDS.items() if each.writable])
+def test_no_value_raises_another_error(field: str) -> None:
+    given = {"name": "job", "target": tasks.ok, "schedule": "@daily"}
+    for value in ODD:
+        job = Job(**(given | {JOB_FIELDS[field].attname: value}))
+        try:
+            with transaction.atomic():
+                control.save(job)
+                transaction.set_rollback(True)
+        except ValidationError:
+            pass
+        except Exception as error:
+            pytest.fail(f"{field}={value!r}: {error!r}")

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any
@@ -26,12 +27,13 @@ from django_dcron.models.job_settings import site_time_zone
 from django_dcron.targets.declared_fields import (
     DURATIONS,
     EXCEPTIONS,
+    FLAGS,
     INSTANTS,
     NUMBERS,
     WHOLE_NUMBERS,
     stored_value_of,
 )
-from django_dcron.utils.json_values import not_json
+from django_dcron.utils.json_values import check_storable, not_json
 
 
 def convert_python_values(job: Job) -> dict[str, list[ValidationError]]:
@@ -46,13 +48,33 @@ def convert_python_values(job: Job) -> dict[str, list[ValidationError]]:
         else:
             if converted is not value:
                 setattr(job, JOB_FIELDS[name].attname, converted)
+    for name, field in JOB_FIELDS.items():
+        value = getattr(job, field.attname)
+        if name not in errors and _contains_nul(value):
+            text = f"{name}={value!r:.100} contains a NUL character. Remove it."
+            errors[name] = [ValidationError(text, code="nul")]
     return errors
 
 
-def require_json(name: str, value: Any) -> None:
-    """Raise ``TypeError``, which names the part and the remedy, unless ``value`` is JSON."""
+def _contains_nul(value: Any) -> bool:
+    """Return whether a text, or a list with such a text, can't be stored in PostgreSQL."""
+    texts = value if isinstance(value, list) else [value]
+    return any(isinstance(text, str) and "\0" in text for text in texts)
+
+
+def as_json(name: str, value: Any) -> Any:
+    """Return ``value`` as it is read from JSON: a tuple becomes a list.
+
+    Raises ``TypeError``, which names the part and the remedy, unless JSON and every database can
+    store the value.
+    """
     if problem := not_json(value):
         raise TypeError(f"{name}{problem}")
+    stored = json.loads(json.dumps(value))
+    try:
+        return check_storable(stored)
+    except ValueError as error:
+        raise TypeError(f"{name}={value!r:.100} can't be stored: {error}.") from None
 
 
 def _target(name: str, value: Any) -> Any:
@@ -94,15 +116,24 @@ def _text(name: str, value: Any) -> Any:
     return value
 
 
+def _flag(name: str, value: Any) -> Any:
+    """Convert 1, 0 and texts as the model does, so that comparisons see a bool."""
+    try:
+        return JOB_FIELDS[name].model_field.to_python(value)
+    except ValidationError:
+        return value
+
+
 def _whole_number(name: str, value: Any) -> Any:
-    """Refuse fractions, which the model rounds, and empty values, which it can't store."""
+    """Refuse bools, fractions and empty values, which the model converts or can't store."""
     is_fraction = isinstance(value, float) and not value.is_integer()
     is_empty = value is not None and value in EMPTY_VALUES
-    return stored_value_of(name, value) if is_fraction or is_empty else value
+    is_refused = isinstance(value, bool) or is_fraction or is_empty
+    return stored_value_of(name, value) if is_refused else value
 
 
 def _number(name: str, value: Any) -> Any:
-    if isinstance(value, float) and not isfinite(value):
+    if isinstance(value, bool) or (isinstance(value, float) and not isfinite(value)):
         raise TypeError(f"{name}={value!r} isn't a number. Use a number such as 1.5.")
     return value
 
@@ -114,17 +145,15 @@ def _name_of_row(name: str, value: Any) -> Any:
 
 
 def _list(name: str, value: Any) -> Any:
-    if not isinstance(value, list | str | Mapping) and isinstance(value, Iterable):
+    if not isinstance(value, list | str | bytes | Mapping) and isinstance(value, Iterable):
         value = list(value)
-    require_json(name, value)
-    return value
+    return as_json(name, value)
 
 
 def _mapping(name: str, value: Any) -> Any:
     if isinstance(value, Mapping) and not isinstance(value, dict):
         value = dict(value)
-    require_json(name, value)
-    return value
+    return as_json(name, value)
 
 
 def _names(name: str, value: Any) -> Any:
@@ -133,12 +162,7 @@ def _names(name: str, value: Any) -> Any:
 
 def _unless_json(name: str, value: Any) -> Any:
     """Convert a value that JSON doesn't have. Other values are for the model to validate."""
-    if isinstance(value, tuple):
-        value = list(value)
-    if not_json(value):
-        value = stored_value_of(name, value)
-        require_json(name, value)
-    return value
+    return as_json(name, stored_value_of(name, value) if not_json(value) else value)
 
 
 _CONVERTERS: Mapping[str, Callable[[str, Any], Any]] = {
@@ -154,6 +178,7 @@ _CONVERTERS: Mapping[str, Callable[[str, Any], Any]] = {
     "tags": _names,
     "alerts": _unless_json,
     **dict.fromkeys(("description", "pause_reason", "queue"), _text),
+    **dict.fromkeys(sorted(FLAGS), _flag),
     **dict.fromkeys(sorted(WHOLE_NUMBERS), _whole_number),
     **dict.fromkeys(sorted(NUMBERS), _number),
     **dict.fromkeys(("calendar", "limit"), _name_of_row),

@@ -62,11 +62,13 @@ def update_or_create(
         except TypeError as error:
             raise TypeError(f"update_or_create: {error}") from None
     using, values = alias_for(Job), _stored_values(fields)
+    integrity_errors = 0
     for number in range(MAX_TRIES):
         try:
             return despite_contention(lambda: _write(name, namespace, values, using), using)
         except (Conflict, IntegrityError, ValidationError) as error:
-            if not _is_concurrent(error) or number == MAX_TRIES - 1:
+            integrity_errors += isinstance(error, IntegrityError)
+            if not _is_concurrent(error) or integrity_errors > 1 or number == MAX_TRIES - 1:
                 raise
         time.sleep(random.uniform(0, LONGEST_WAIT))  # noqa: S311 (spreads concurrent calls)
     raise AssertionError("unreachable")
@@ -87,6 +89,10 @@ def _write(name: str, namespace: str, values: Mapping[str, Any], using: str) -> 
         job = Job.objects.using(using).filter(namespace=namespace, name=name).first()
         if job is None:
             return saving.save(Job(namespace=namespace, name=name, **values)), True
+        if (job.namespace, job.name) != (namespace, name):
+            # MariaDB ignores case and trailing spaces.
+            text = f"The database takes {name!r} for the existing job {job}. Use another name."
+            raise ValidationError({"name": ValidationError(text, code="similar_name")})
         before = copy.copy(job)
         for attribute, value in values.items():
             setattr(job, attribute, value)

@@ -53,11 +53,14 @@ def delete_predecessors(name: str, namespace: str, *, keep: str) -> list[Node]:
 
 
 def delete_dead_nodes_after_last_stop(namespace: str) -> None:
-    """Delete the rows of the namespace's dead nodes if none of its nodes is live any more.
+    """Delete the rows of dead nodes if no live node serves the namespace any more.
 
     A node calls this after a clean stop. An older heartbeat would look like the end of the last
-    node.
+    node. If no node at all is live, that is true of every namespace.
     """
-    nodes = Node.objects.using(alias_for(Node)).filter(namespace=namespace)
-    if not nodes.live(settings.LEASE).exists():
+    nodes = Node.objects.using(alias_for(Node))
+    live = nodes.live(settings.LEASE)
+    if not live.exists():
         nodes.expired(settings.LEASE).delete()
+    elif not live.filter(namespace__in={"", namespace}).exists():
+        nodes.filter(namespace=namespace).expired(settings.LEASE).delete()

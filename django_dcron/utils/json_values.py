@@ -28,21 +28,19 @@ def check_storable(value: Any) -> Any:
 def not_json(value: Any) -> str:
     """Return which part of ``value`` JSON can't represent and what to use; empty if there is none.
 
-    The part is named by its path, such as ``["since"] is datetime.date(2026, 12, 1)``.
+    The part is named by its path, such as ``["since"] is datetime.date(2026, 12, 1)``. Keys must be
+    text, because JSON would turn other keys into text.
     """
     try:
-        json.dumps(value)
-    except TypeError:
         return _first_not_json(value, "")
-    except (ValueError, RecursionError):
+    except RecursionError:
         return " contains itself, or is nested too deeply. Use nested lists and dicts."
-    return ""
 
 
 def _first_not_json(value: Any, path: str) -> str:
     if isinstance(value, dict):
         for key, inner in value.items():
-            if not isinstance(key, str | int | float | None):
+            if not isinstance(key, str):
                 return f"{path} has the key {key!r:.100}. Use text as key."
             if problem := _first_not_json(inner, f"{path}[{key!r:.100}]"):
                 return problem

@@ -20,6 +20,7 @@ from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.models import AuditEntry, Cursor, Job, Run
 from tests.contrib.rest.test_examples import commands_of, send_command, shows
 from tests.docs.test_documents import ROOT
+from tests.factories import make_idle_job
 
 PAGE = (ROOT / "docs" / "how-to" / "dynamic-jobs.md").read_text()
 BLOCKS: list[str] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.django_db
 class Tenant:
     """The project's model. A save or deletion sends the signals of a model."""
 
+    objects: Any
     sync_minutes = 15
     timezone = "Europe/Berlin"
     plan = "basic"
@@ -122,7 +124,9 @@ def test_job_is_paused_resumed_and_run(shop: dict[str, Any]) -> None:
     assert AuditEntry.objects.order_by("-pk")[0].actor == "ada"
 
 
-def test_many_jobs_are_saved_and_repaired(shop: dict[str, Any]) -> None:
+def test_many_jobs_are_saved_and_repaired(
+    shop: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tenants = [Tenant(number) for number in range(3)]
     assert shop["save_jobs"](tenants) == {}
     tenants[1].sync_minutes = 30
@@ -133,8 +137,11 @@ def test_many_jobs_are_saved_and_repaired(shop: dict[str, Any]) -> None:
     }
     versions = dict(Job.objects.values_list("name", "version"))
     assert versions == {"sync-0": 2, "sync-1": 2, "sync-2": 1}, "unchanged jobs are written, too"
-    shop["repair_jobs"]([Tenant(0), Tenant(4)])
-    assert names_of_jobs() == ["sync-0", "sync-4"]
+    make_idle_job(name="other", namespace="tenants")
+    everyone = SimpleNamespace(all=lambda: [Tenant(0), Tenant(4)])
+    monkeypatch.setattr(Tenant, "objects", everyone, raising=False)
+    shop["repair_jobs"]()
+    assert names_of_jobs() == ["other", "sync-0", "sync-4"]
     assert Job.objects.get(name="sync-0").version == 2
 
 

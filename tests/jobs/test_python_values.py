@@ -157,7 +157,7 @@ def test_saved_batch_accepts_the_same_values() -> None:
 
 
 ODD: tuple[Any, ...] = (
-    *(None, object(), b"x", 5, -1, 1.5, float("nan"), float("inf"), True, "x", ""),
+    *(None, object(), b"x", 5, -1, 1.5, float("nan"), float("inf"), True, "x", "", "a\x00"),
     *((), [], [1], [None], [[]], {}, {1: 2}, {"x": object()}, {1}, (1, "x"), range(2), TENANT),
     *(date(2030, 1, 1), datetime(2030, 1, 1), datetime.max, SECOND, timedelta.max, ValueError),  # noqa: DTZ001, DTZ901
 )

@@ -185,25 +185,71 @@ def test_concurrent_calls_create_one_job_and_lose_no_field() -> None:
     assert job.version == len(fields)
 
 
+def test_tuples_and_numbers_for_flags_are_stored_values() -> None:
+    given = {"target": tasks.echo, "args": [(1, 2)], "kwargs": {"a": (1, 2)}, "enabled": 1}
+    for _ in range(2):
+        job, _created = put(**given)
+    assert (job.version, job.args, job.kwargs) == (1, [[1, 2]], {"a": [1, 2]})
+    control.pause(job, "by hand")
+    assert put(**given)[0].pause_reason == ""
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kwargs", {"a": {1: 2}}),
+        ("kwargs", {"a": float("nan")}),
+        ("kwargs", {"a": "\0"}),
+        ("args", b"ab"),
+        ("max_attempts", True),
+        ("after", {1: "succeeded"}),
+    ],
+)
+def test_value_that_would_change_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(ValidationError) as refused:
+        put(**{field: value})
+    assert set(refused.value.message_dict) == {field}
+
+
+@pytest.mark.mariadb
+def test_similar_name_is_not_the_same_job() -> None:
+    before, _created = put(queue="fast")
+    given: dict[str, Any] = {"namespace": "tenants", "target": tasks.ok, "schedule": "@daily"}
+    if connection.vendor == "mysql":  # its names have no case
+        with pytest.raises(ValidationError) as refused:
+            control.update_or_create("SYNC-101", **given)
+        assert set(refused.value.message_dict) == {"name"}
+    else:
+        assert control.update_or_create("SYNC-101", **given)[1] is True
+    assert Job.objects.get(pk=before.pk).version == before.version
+
+
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
-def test_insert_by_another_transaction_becomes_a_change() -> None:
-    """The call waits for the other transaction, even within a transaction of the caller."""
-    inserted, waiting = threading.Event(), threading.Event()
+def test_insert_by_another_transaction_becomes_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call has read no job before the other transaction commits its insert."""
+    inserted, has_read = threading.Event(), threading.Event()
+    save = saving.save
+
+    def save_and_tell(job: Job) -> Job:
+        if job.max_attempts == 3:
+            has_read.set()
+        return save(job)
+
+    monkeypatch.setattr(saving, "save", save_and_tell)
 
     def insert() -> None:
         with transaction.atomic():
             put(queue="fast")
             inserted.set()
-            waiting.wait(1)  # the other call is likely to wait for this insert
+            assert has_read.wait(TIMEOUT)
 
     def call() -> None:
         assert inserted.wait(TIMEOUT)
         with transaction.atomic():
             assert put(max_attempts=3)[1] is False
             assert connection.in_atomic_block
-            waiting.set()
 
     in_threads(insert, call)
     job = Job.objects.get()

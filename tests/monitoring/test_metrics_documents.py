@@ -25,7 +25,10 @@ RULES = yaml.safe_load((DOCS / "prometheus-rules.yml").read_text())
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 SUFFIXES = ("_bucket", "_sum", "_count")
-FUNCTIONS = {"absent", "histogram_quantile", "increase", "label_values", "max", "rate", "sum"}
+FUNCTIONS = {
+    *("absent", "histogram_quantile", "increase", "label_values", "max", "min_over_time", "rate"),
+    "sum",
+}
 WORDS = {"by", "or"}
 TARGET_LABELS = {"instance"}
 

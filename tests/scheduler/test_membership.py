@@ -229,12 +229,18 @@ def test_last_node_that_stops_deletes_the_rows_of_dead_nodes(lock: Lock) -> None
     """If no node is live, the latest heartbeat is that of the node that ended last."""
     nodes = {name: node(lock, name) for name in ("a", "b", "c")}
     node(lock, "a", "shop")
+    last = node(lock, "d", "shop")
     expire_nodes("a")
     nodes["b"].leave()
-    assert names() == ["a", "a", "c"], "c is live"
+    assert names() == ["a", "a", "c", "d"], "c is live"
     nodes["c"].leave()
-    (left,) = Node.objects.all()
-    assert left.namespace == "shop"
+    assert {(row.name, row.namespace) for row in Node.objects.all()} == {
+        ("a", "shop"),
+        ("d", "shop"),
+    }
+    expire_nodes("a")
+    last.leave()
+    assert names() == []
 
 
 def test_ring_changes_when_a_node_joins_leaves_or_dies(lock: Lock) -> None:

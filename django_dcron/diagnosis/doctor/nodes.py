@@ -62,7 +62,7 @@ def dead_nodes_note(nodes: list[Node]) -> str:
     if more := len(nodes) - len(named):
         named.append(f"and {more} more")
     return (
-        f"{number_of(len(nodes), 'node')} ended without a clean stop in the last 24 hours: "
+        f"{number_of(len(nodes), 'node')} ended without a clean stop: "
         f"{', '.join(named)}. If nobody killed the process or its machine, read its log."
     )
 
@@ -82,6 +82,7 @@ def _unreported_loss(node: Node, live: list[Node], findings: Findings, verdict: 
     if (
         {Problem.DATABASE_READ_ONLY, Problem.NO_LIVE_NODE} & set(verdict.problems)
         or node.namespace in unserved.names
+        or unserved.number > len(unserved.names)
         or (unserved and not node.namespace)
     ):
         return ""

@@ -34,7 +34,7 @@ class Report:
     examined: ExaminedRuns
     verdict: Verdict
     failed: NamedCount
-    """Jobs that have failed since their last success, and that no finding reports."""
+    """Jobs that have failed since their last success, and that ``jobs_failing`` doesn't report."""
     undeclared: NamedCount
     """Jobs that are paused because code no longer declares them."""
     dead_nodes: list[Node]
@@ -62,9 +62,8 @@ class Report:
             )
         if self.undeclared:
             notes.append(
-                f"{number_of(self.undeclared.number, 'job is', 'jobs are')} paused because code no "
-                f"longer declares them: {self.undeclared.listed}. To delete a job: manage.py dcron "
-                "delete JOB"
+                f"{number_of(self.undeclared.number, 'paused job')} no longer declared in code: "
+                f"{self.undeclared.listed}. To delete a job: manage.py dcron delete JOB"
             )
         if not_compared := self.jobs - totals.jobs:
             notes.append(

@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from django.utils import translation
 
 from django_dcron import targets
-from django_dcron.jobs.python_values import require_json
+from django_dcron.jobs.python_values import as_json
 from django_dcron.jobs.representation import (
     JOB_FIELDS,
     FieldFormat,
@@ -28,7 +28,7 @@ def stored_declaration(declaration: targets.Declaration) -> dict[str, Any]:
     for name, value in fields.items():
         try:
             if name in ("args", "kwargs"):
-                require_json(name, value)
+                value = as_json(name, value)
             stored[name] = to_stored(JOB_FIELDS[name].model_field.to_python(value))
         except (TypeError, ValueError) as error:
             raise ValidationError({name: f"{value!r:.200}: {error}"}) from error

@@ -89,6 +89,8 @@ def test_name_that_another_job_has_is_a_code_of_its_own(api: Api) -> None:
     body = {"jobs": [fields | {"name": "report"}, fields | {"name": "new"}]}
     refused = problem(api.post("jobs/bulk/", body), 400)
     assert refused["code"] == "already_exists"
+    twice = {"jobs": [fields | {"name": "new"}, fields | {"name": "new"}]}
+    assert problem(api.post("jobs/bulk/", twice), 400)["code"] != "already_exists"
     assert refused["errors"].keys() == {"jobs.0.non_field_errors"}
     body["jobs"][1]["schedule"] = "bad"
     assert problem(api.post("jobs/bulk/", body), 400)["code"] == "invalid"

@@ -172,7 +172,7 @@ def save_edits(edits: Sequence[JobEdit], scope: Scope) -> list[Job]:
         try:
             control.save_many(jobs, expected_versions=[edit.version for edit in edits])
         except BulkSaveError as error:
-            raise _refusal(error.errors, hides_names=narrows) from None
+            raise _refusal(error.errors, jobs, hides_names=narrows) from None
         check_visible(jobs, scope)
     return jobs
 
@@ -190,7 +190,9 @@ def _errors_of_hidden_predecessors(edits: Sequence[JobEdit], scope: Scope) -> Er
     return errors
 
 
-def _refusal(found: Mapping[int, Exception], *, hides_names: bool) -> Exception:
+def _refusal(
+    found: Mapping[int, Exception], jobs: Sequence[Job], *, hides_names: bool
+) -> Exception:
     errors: Errors = {}
     for position, error in found.items():
         match error:
@@ -203,7 +205,8 @@ def _refusal(found: Mapping[int, Exception], *, hides_names: bool) -> Exception:
                 return error
     if all(isinstance(error, Conflict) for error in found.values()):
         return RefusedRows(errors)
-    if all(map(has_only_taken_names, found.values())):
+    is_named_once = len({(job.namespace, job.name) for job in jobs}) == len(jobs)
+    if is_named_once and all(map(has_only_taken_names, found.values())):
         return AlreadyExists(errors)
     return serializers.ValidationError(errors)
 

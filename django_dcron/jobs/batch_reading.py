@@ -93,15 +93,15 @@ class StoredRows:
 
 def clean_each(jobs: Sequence[Job], using: str) -> list[Errors]:
     """Validate each job without regard to other jobs."""
-    names = {job.calendar_id for job in jobs if isinstance(job.calendar_id, str)}
+    converted: list[tuple[Job, Errors]] = [(job, convert_python_values(job)) for job in jobs]
+    names = {job.calendar_id for job, errors in converted if "calendar" not in errors} - {None}
     calendars = Calendar.objects.using(using).in_bulk(names) if names else {}
-    limit_names = {job.limit_id for job in jobs if isinstance(job.limit_id, str)}
+    limit_names = {job.limit_id for job, errors in converted if "limit" not in errors} - {None}
     limits = Limit.objects.using(using).in_bulk(limit_names) if limit_names else {}
     errors_of_jobs: list[Errors] = []
-    for job in jobs:
+    for job, errors in converted:
         if job.enabled:
             job.paused_until = None
-        errors: Errors = convert_python_values(job)
         is_loaded = "calendar" in errors or Job._meta.get_field("calendar").is_cached(job)
         if not is_loaded and job.calendar_id in calendars:
             job.calendar = calendars[job.calendar_id]

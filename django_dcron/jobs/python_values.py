@@ -140,7 +140,7 @@ def _number(name: str, value: Any) -> Any:
 
 def _name_of_row(name: str, value: Any) -> Any:
     if value is None or isinstance(value, str):
-        return value
+        return value or None
     raise TypeError(f"{name}={value!r:.100} isn't the name of a {name}. Use text or None.")
 
 

@@ -411,7 +411,7 @@ def test_node_list_shows_state_and_hides_shards_of_dead_nodes(admin_client: Clie
     for text in (
         "dcron-badge dcron-live",
         "dcron-badge dcron-degraded",
-        "dcron-badge dcron-lost",
+        "dcron-badge dcron-cancelled",
         "1 h ago",
         "-1m 30s",
     ):

@@ -6,8 +6,8 @@
 #   make fuzz            send hostile input to parsers, forms and the REST API: a minute
 #   make browser         test the admin in Chromium; make browser DATABASE=sqlite
 #   make chaos           inject faults of all kinds; CHAOS=quick: a third of the scenarios, 6 minutes
-#   make volume          run 1,000,000 occurrences through real processes, with faults: about an
-#                        hour; OCCURRENCES=20000 RATE=100: a smaller, slower run
+#   make volume          run 1,000,000 occurrences through real processes, with faults: an hour and
+#                        a half; OCCURRENCES=20000 RATE=100: a smaller, slower run
 #   make simulate        simulate 1,000 hours of a cluster, and add them to the recorded totals;
 #                        HOURS=100: fewer
 #   make nightly         run every test on every database, Python and Django, all faults, mutation
@@ -39,7 +39,7 @@ CHAOS  ?=
 HISTORIES ?=
 HOURS  ?= 1000
 OCCURRENCES ?= 1000000
-RATE   ?= 300
+RATE   ?= 200
 DATABASE ?= postgresql
 WITHIN ?= 3600
 

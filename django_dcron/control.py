@@ -123,11 +123,7 @@ def cancel_many(
         return BatchResult(len(batch), refused)
 
     return change_in_batches(
-        require_rows(runs, Run),
-        change,
-        using,
-        on_progress or (lambda done: None),
-        CANCELLED_AT_ONCE,
+        runs, change, using, on_progress or (lambda done: None), CANCELLED_AT_ONCE
     )
 
 

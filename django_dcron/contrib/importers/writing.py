@@ -23,7 +23,7 @@ from django_dcron.db.updates import update_each
 from django_dcron.exceptions import BulkSaveError, Conflict
 from django_dcron.jobs.batching import REFUSALS
 from django_dcron.jobs.locking import lock_all
-from django_dcron.jobs.saving import SAVED_AT_ONCE
+from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.chains import in_dependency_order, split_label
@@ -31,7 +31,6 @@ from django_dcron.policies.lifecycle import State, Trigger
 
 CHANGED_MEANWHILE = "changed or deleted by someone else during the import; run the import again"
 CREATED_MEANWHILE = "created by someone else during the import; run the import again"
-TAKEN = ("unique", "unique_together")
 CONTINUES = "handover: continues after the last run in the source"
 """The reason of a pause that the same transaction ends. The audit log shows it."""
 WITHOUT_CALENDAR = "calendar: the calendar can't be imported"

@@ -31,11 +31,10 @@ from django_dcron.exceptions import (
     NotPossible,
     UnknownTarget,
 )
+from django_dcron.jobs.saving import TAKEN
 
 MEDIA_TYPE = "application/problem+json"
 NON_FIELD_KEY = "non_field_errors"
-TAKEN = {"unique", "unique_together"}
-"""The codes of Django's errors about a name that another row has."""
 
 
 class ActionRefused(APIException):

@@ -61,9 +61,10 @@ class Report:
                 f"success: {self.failed.listed}. To see why: manage.py dcron why JOB"
             )
         if self.undeclared:
+            paused = number_of(self.undeclared.number, "paused job is", "paused jobs are")
             notes.append(
-                f"{number_of(self.undeclared.number, 'paused job')} no longer declared in code: "
-                f"{self.undeclared.listed}. To delete a job: manage.py dcron delete JOB"
+                f"{paused} no longer declared in code: {self.undeclared.listed}. To delete a job: "
+                "manage.py dcron delete JOB"
             )
         if not_compared := self.jobs - totals.jobs:
             notes.append(

@@ -133,6 +133,10 @@ class NotPossible(TranslatableError, DcronError):
     """The state of the run or job doesn't allow the action. The message names the state."""
 
 
+class IdempotencyKeyReused(NotPossible):
+    """The job has a run with the idempotency key that was requested with other arguments."""
+
+
 class UnknownRun(DcronError):
     """A worker received a run that its database doesn't have."""
 

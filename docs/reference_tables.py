@@ -55,6 +55,7 @@ EXCEPTIONS = (
         "Conflict",
         "BulkSaveError",
         "NotPossible",
+        "IdempotencyKeyReused",
         "UnknownRun",
         "LockUnavailable",
     ),

@@ -240,6 +240,7 @@ def postgresql_server() -> Server:
         "-h",
         "",
         *unsafe_but_fast,
+        "-cmax_connections=300",  # many processes of many threads, some of them suspended
     ]
     owner = {"user": wheel.system_user} if wheel.system_user else {}
     return PostgresqlServer("postgresql", command, directory / ".s.PGSQL.5432", **owner)

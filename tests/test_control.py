@@ -16,6 +16,7 @@ from django_dcron.db.contention import MAX_RETRIES
 from django_dcron.db.now import database_now
 from django_dcron.dispatch import DispatchFailed, best_effort
 from django_dcron.exceptions import (
+    IdempotencyKeyReused,
     InvalidArguments,
     InvalidSchedule,
     InvalidValue,
@@ -133,6 +134,16 @@ def test_idempotency_key_creates_one_run_per_job(dispatcher: MemoryDispatcher) -
     assert control.trigger(job, idempotency_key="order-8") != first
     assert control.trigger(other, idempotency_key="order-7") != first
     assert Run.objects.count() == 3
+
+
+@pytest.mark.parametrize("other", [{}, {"args": [2]}, {"args": [1], "kwargs": {}}], ids=str)
+def test_idempotency_key_with_other_arguments_is_refused(other: dict[str, Any]) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo")
+    run = control.trigger(job, args=[1], idempotency_key="order-7")
+    with refusal(IdempotencyKeyReused, "key_reused") as refused:
+        control.trigger(job, **other, idempotency_key="order-7")
+    assert str(run.pk) in str(refused.value)
+    assert Run.objects.count() == 1
 
 
 @pytest.mark.parametrize("key", ["", "x" * 121])

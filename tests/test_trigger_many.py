@@ -9,7 +9,13 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible, UnknownTarget
+from django_dcron.exceptions import (
+    IdempotencyKeyReused,
+    InvalidArguments,
+    InvalidValue,
+    NotPossible,
+    UnknownTarget,
+)
 from django_dcron.jobs import manual_runs
 from django_dcron.models import Job, Run
 from django_dcron.runs.chains import avoid_whole_second
@@ -106,3 +112,14 @@ def test_each_job_has_one_run_with_the_key() -> None:
     assert Run.objects.filter(idempotency_key="k").count() == 3
     with refusal(InvalidValue, "reserved", field="idempotency_key"):
         control.trigger_many([first], idempotency_key="after run 1")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_job_whose_run_with_the_key_has_other_arguments_is_refused() -> None:
+    first, second = (make_idle_job(target="tests.app.tasks.echo") for _ in range(2))
+    before = control.trigger(second, args=[1], idempotency_key="k")
+    made, refused = control.trigger_many([first, second], args=[2], idempotency_key="k")
+    assert isinstance(made, Run)
+    assert isinstance(refused, IdempotencyKeyReused)
+    assert str(before.pk) in str(refused)
+    assert Run.objects.filter(idempotency_key="k").count() == 2

@@ -17,7 +17,13 @@ from django_dcron import targets
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import InvalidArguments, InvalidValue, NotPossible, UnknownTarget
+from django_dcron.exceptions import (
+    IdempotencyKeyReused,
+    InvalidArguments,
+    InvalidValue,
+    NotPossible,
+    UnknownTarget,
+)
 from django_dcron.jobs.action_texts import STATE_NAMES
 from django_dcron.jobs.audit.recording import record_new_runs
 from django_dcron.jobs.batching import BatchResult, change_in_batches
@@ -27,7 +33,7 @@ from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.runs.chains import FOLLOWER_KEY_PREFIX, avoid_whole_second
 from django_dcron.runs.immediate_dispatch import dispatch_all_now, dispatch_now
 from django_dcron.schedules.timetable import MICROSECOND
-from django_dcron.utils.json_values import check_storable
+from django_dcron.utils.json_values import check_storable, same_json
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -47,14 +53,15 @@ def trigger(
     """Create a run of ``job`` that is due now, even if the job is paused, and return it.
 
     ``args`` and ``kwargs`` replace the job's arguments. The run is dispatched after the commit of
-    the surrounding transaction. If the job already has a run with this ``idempotency_key``, that
-    run is returned and none is created.
+    the surrounding transaction. If the job already has a run with this ``idempotency_key`` and
+    these arguments, that run is returned and none is created.
 
     Raises:
 
     - ``UnknownTarget``
     - ``InvalidArguments`` if the target doesn't accept the arguments, or they can't be stored.
     - ``InvalidValue`` if the key can't be stored or has the form of a chain's key.
+    - ``IdempotencyKeyReused`` if the run with the key has other arguments.
     - ``NotPossible`` if the job has been deleted, or too many runs are created at the same time.
     """
     require_row(job, Job)
@@ -115,17 +122,19 @@ def trigger_many(
     return [results[position] for position in range(len(jobs))]
 
 
-def _make_runs(jobs: Sequence[Job], using: str, columns: Mapping[str, Any]) -> list[Run]:
+def _make_runs(
+    jobs: Sequence[Job], using: str, columns: Mapping[str, Any]
+) -> list[Run | IdempotencyKeyReused]:
     """Return a manual run of each job: the one that has the idempotency key, or a new one.
 
     Raises ``IntegrityError`` if a run can't be inserted.
     """
     key = columns["idempotency_key"]
     with transaction.atomic(using=using):
-        existing: dict[int, Run] = {}
+        existing: dict[int, Run | IdempotencyKeyReused] = {}
         if key is not None:
             runs = Run.objects.using(using).filter(job__in=jobs, idempotency_key=key)
-            existing = {run.job_id: run for run in runs}
+            existing = {run.job_id: _key_error(run, columns) or run for run in runs}
         now = database_now(using)
         times = {"due_at": now, "claimed_at": now, "trigger": Trigger.MANUAL}
         created = Run.objects.using(using).bulk_create(
@@ -223,6 +232,8 @@ def _make_run(
                 Run.objects.using(using).filter(job=job, idempotency_key=idempotency_key).first()
             )
             if existing is not None:
+                if error := _key_error(existing, columns):
+                    raise error
                 return existing
         try:
             with transaction.atomic(using=using):
@@ -251,6 +262,21 @@ def _make_run(
         ),
         job=str(job),
         code="busy",
+    )
+
+
+def _key_error(run: Run, requested: Mapping[str, Any]) -> IdempotencyKeyReused | None:
+    """Return the error if ``run`` has the requested idempotency key, but other arguments."""
+    if all(same_json(getattr(run, name), requested[name]) for name in ("args", "kwargs")):
+        return None
+    return IdempotencyKeyReused(
+        _(
+            "The key %(key)s was used for run %(run)s with other arguments. Nothing was done. Use "
+            "a new key."
+        ),
+        key=run.idempotency_key,
+        run=run.pk,
+        code="key_reused",
     )
 
 

@@ -33,7 +33,7 @@ def test_limit_holds_while_workers_and_nodes_are_killed(cluster: Cluster) -> Non
     change.
     """
     limit = control.save_limit(Limit(name="api", max_running=ALLOWED))
-    start(cluster, limit, schedule="*/2 * * * * *")
+    start(cluster, limit, schedule="*/4 * * * * *")
     cluster.run_for(12)
     wait_until_reached(lambda changes: max(numbers_running(changes)) >= ALLOWED)
     wait_for_waiting_and_killed(cluster)
@@ -48,7 +48,7 @@ def test_limit_holds_while_workers_and_nodes_are_killed(cluster: Cluster) -> Non
 def test_each_key_has_its_own_places_while_workers_and_nodes_are_killed(cluster: Cluster) -> None:
     """The keys come from the arguments of the jobs and of triggered runs."""
     limit = control.save_limit(Limit(name="api", key=WITH_KEY, max_running=2))
-    start_for_each_customer(cluster, limit, every=2)  # slow workers must keep up
+    start_for_each_customer(cluster, limit, every=4)
     triggered = make_job(target=WITNESS, schedule="@never", limit=limit, overlap_policy="allow")
     for number in (1, 2, 3) * 4:
         control.trigger(triggered, kwargs={"seconds": 0.3, "number": number})
@@ -72,7 +72,7 @@ def test_starts_within_an_interval_are_limited_while_workers_and_nodes_are_kille
     """A process that is killed after it has counted a start doesn't allow another one."""
     given = {"max_started": ALLOWED, "interval": 2 * SECOND}
     limit = control.save_limit(Limit(name="sms", key=WITH_KEY, **given))
-    start_for_each_customer(cluster, limit)
+    start_for_each_customer(cluster, limit, every=2)
     cluster.run_for(12)
     wait_for_waiting_and_killed(cluster)
     cluster.account()
@@ -94,7 +94,7 @@ def start(cluster: Cluster, limit: Limit, **fields: object) -> None:
     )
 
 
-def start_for_each_customer(cluster: Cluster, limit: Limit, every: int = 1) -> None:
+def start_for_each_customer(cluster: Cluster, limit: Limit, every: int) -> None:
     """Start two jobs for each of two customers, and six for a third one.
 
     ``every``: the interval of the most frequent jobs, in seconds.

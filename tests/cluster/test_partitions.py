@@ -35,8 +35,8 @@ def leads(name: str) -> bool:
 def wait_for_all_due(what: str) -> None:
     """Wait until each job has a run beyond those claimed so far, and these runs have ended."""
     begin = now() + 11 * SECOND
-    end = begin + 5 * SECOND
-    wait_until(lambda: now() > end, TIMEOUT, what="five seconds of the schedule", interval=0.1)
+    end = begin + 9 * SECOND
+    wait_until(lambda: now() > end, TIMEOUT, what="nine seconds of the schedule", interval=0.1)
     due = Run.objects.filter(scheduled_at__gt=begin, scheduled_at__lte=end)
 
     def done() -> bool:

@@ -22,7 +22,7 @@ from django.db import connection
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import FINAL
 from tests import services
-from tests.cluster.cluster import EXCLUSIVE_EVERY, SECOND, Cluster, now
+from tests.cluster.cluster import SECOND, Cluster, now
 from tests.factories import make_job
 from tests.verdict.history import History
 from tests.verdict.judgement import Totals, judge
@@ -80,7 +80,7 @@ def _make_jobs(until: datetime, directory: Path) -> list[int]:
         job = make_job(
             target=TARGET,
             kwargs={"directory": str(directory)},
-            schedule=EXCLUSIVE_EVERY if exclusive else "* * * * * *",
+            schedule="*/2 * * * * *" if exclusive else "* * * * * *",
             overlap_policy="queue_all" if exclusive else "allow",
             misfire_policy="run_all",
             misfire_grace=timedelta(hours=1),

@@ -128,11 +128,12 @@ def test_heartbeats_of_other_runs_do_not_wait_for_a_kept_outcome(
 ) -> None:
     """An UPDATE would wait for each locked row, in each round."""
     renewed: list[Any] = []
-    monkeypatch.setattr(
-        "django_dcron.runs.transitions.renew_heartbeat", lambda run_id, _: renewed.append(run_id)
-    )
     end = LockedEnd(make_target, "run", succeed)
     with end as run:
+        monkeypatch.setattr(
+            "django_dcron.runs.transitions.renew_heartbeat",
+            lambda run_id, _: renewed.append(run_id),
+        )
         (heartbeat,) = end.heartbeats._heartbeats
         in_threads(lambda: end.heartbeats._renew_ended([heartbeat]))
         assert not heartbeat.failed

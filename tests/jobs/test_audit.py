@@ -116,7 +116,9 @@ def test_runs_are_recorded_with_their_job() -> None:
     job = make_idle_job(target="tests.app.tasks.echo")
     forget_entries()
     run = control.trigger(job, args=["x"], kwargs={"password": "hush"}, idempotency_key="k")
-    assert control.trigger(job, idempotency_key="k") == run  # starts no other run
+    assert (
+        control.trigger(job, args=["x"], kwargs={"password": "hush"}, idempotency_key="k") == run
+    ), "no other run is created"
     control.cancel(run, "wrong day")
     rerun = control.rerun(run)
 

@@ -246,22 +246,16 @@ def test_stale_running_run_means_node_is_missing(settings: Settings) -> None:
 
 def test_run_with_no_wait_prints_run_id() -> None:
     job = make_idle_job(name="idle", target="tests.app.tasks.echo")
-    code, message = call(
-        "run",
-        "idle",
-        "--no-wait",
-        "--args",
-        "[1]",
-        "--kwargs",
-        '{"a": 2}',
-        "--idempotency-key",
-        "k",
-    )
+    key = ("--no-wait", "--idempotency-key", "k")
+    arguments = ("--args", "[1]", "--kwargs", '{"a": 2}')
+    code, message = call("run", "idle", *key, *arguments)
     run = Run.objects.get(job=job)
     assert (code, message) == (0, f"idle: run {run.pk}\n")
     assert (run.args, run.kwargs, run.trigger) == ([1], {"a": 2}, "manual")
-    code, shown = document("run", "idle", "--no-wait", "--idempotency-key", "k")
+    code, shown = document("run", "idle", *key, *arguments)
     assert (code, shown["run"]["id"]) == (0, str(run.pk))
+    code, message = call("run", "idle", *key)
+    assert (code, f"was used for run {run.pk} with other arguments" in message) == (1, True)
     assert Run.objects.count() == 1
 
 

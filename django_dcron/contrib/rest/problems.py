@@ -25,6 +25,7 @@ from rest_framework.views import set_rollback
 from django_dcron.contrib.rest.rendering import Renderer
 from django_dcron.exceptions import (
     Conflict,
+    IdempotencyKeyReused,
     InvalidArguments,
     InvalidSchedule,
     InvalidValue,
@@ -152,6 +153,8 @@ def _as_api_exception(error: Exception) -> APIException | None:
             return exceptions.ValidationError({error.field: [error.problem.translate(translation)]})
         case ValidationError():
             return by_fields(error)
+        case IdempotencyKeyReused():
+            return KeyReused(error.translate(translation))
         case Conflict() | NotPossible() | UnknownTarget() | InvalidSchedule():
             return ActionRefused(error.translate(translation))
         case _:

@@ -15,9 +15,7 @@ from django_dcron.contrib.rest.jobs.serializers import PauseSerializer
 from django_dcron.contrib.rest.jobs.triggering import (
     ReceiptSerializer,
     TriggerSerializer,
-    has_arguments,
     receipt,
-    reused_key_text,
 )
 from django_dcron.jobs.batching import refusal_text
 from django_dcron.models import Job, Run
@@ -100,29 +98,22 @@ def trigger_jobs(
     results = control.trigger_many(selected.rows, args=args, kwargs=kwargs, idempotency_key=key)
     errors: dict[int, Exception] = {}
     runs: list[Run] = []
-    conflicts: dict[int, str] = {}
     for job, result in zip(selected.rows, results, strict=True):
         if isinstance(result, Exception):
             errors[job.pk] = result
-        elif key is not None and not has_arguments(result, args, kwargs):
-            conflicts[job.pk] = reused_key_text(key, result)
         else:
             runs.append(result)
     return {
         "results": [receipt(run, url_of(run)) for run in runs],
-        "refused": _refused(selected, errors, conflicts),
+        "refused": _refused(selected, errors),
         "next": selected.next_after,
     }
 
 
-def _refused(
-    selected: SelectedJobs,
-    errors: Mapping[int, Exception],
-    conflicts: Mapping[int, str] | None = None,
-) -> list[dict[str, Any]]:
+def _refused(selected: SelectedJobs, errors: Mapping[int, Exception]) -> list[dict[str, Any]]:
     """Return the refused jobs with their reasons, also those that don't exist, by id."""
     reasons = {
         job.pk: refusal_text(errors[job.pk], job) for job in selected.rows if job.pk in errors
     }
-    reasons |= selected.missing | dict(conflicts or {})
+    reasons |= selected.missing
     return [{"id": pk, "detail": reasons[pk]} for pk in sorted(reasons)]

@@ -17,14 +17,12 @@ from django_dcron.contrib.rest.base_serializers import (
     AnySerializer,
     StrictSerializer,
 )
-from django_dcron.contrib.rest.problems import KeyReused
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.jobs.locking import lock_jobs
 from django_dcron.jobs.manual_runs import LONGEST_KEY
 from django_dcron.models import Job, Run
-from django_dcron.utils.json_values import same_json
 
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
@@ -72,11 +70,6 @@ def idempotency_key(request: Request) -> str | None:
     return key
 
 
-def has_arguments(run: Run, args: list[Any] | None, kwargs: dict[str, Any] | None) -> bool:
-    """Return whether the run was requested with these arguments."""
-    return same_json(run.args, args) and same_json(run.kwargs, kwargs)
-
-
 def receipt(run: Run, url: str) -> dict[str, Any]:
     """Return the values of ``ReceiptSerializer``."""
     return {"id": run.pk, "job_id": run.job_id, "scheduled_at": run.scheduled_at, "url": url}
@@ -94,8 +87,7 @@ def trigger_once(
     """Return the run with this key. Create it if there is none.
 
     A lock on the job serializes concurrent requests, so that only one of them reports a new run.
-    On PostgreSQL, the lock doesn't block other inserts of runs. Raises ``KeyReused`` if the run has
-    other arguments.
+    On PostgreSQL, the lock doesn't block other inserts of runs.
     """
     using = alias_for(Run)
 
@@ -103,22 +95,8 @@ def trigger_once(
         with transaction.atomic(using=using):
             if not lock_jobs([job.pk], using):
                 raise NotFound
-            found = EVERYTHING.runs.filter(job=job.pk, idempotency_key=key).first()
-            if found is not None:
-                return TriggeredRun(found, is_new=False)
+            exists = EVERYTHING.runs.filter(job=job.pk, idempotency_key=key).exists()
             run = control.trigger(job, args=args, kwargs=kwargs, idempotency_key=key)
-            return TriggeredRun(run, is_new=True)
+            return TriggeredRun(run, is_new=not exists)
 
-    triggered = despite_contention(find_or_trigger, using)
-    if not has_arguments(triggered.run, args, kwargs):
-        raise KeyReused(reused_key_text(key, triggered.run))
-    return triggered
-
-
-def reused_key_text(key: str, run: Run) -> str:
-    """Return the refusal of a request whose idempotency key belongs to a run of another one."""
-    text = _(
-        "The key %(key)s was used for run %(run)s with other arguments. Nothing was done. Use a "
-        "new key."
-    )
-    return text % {"key": key, "run": run.pk}
+    return despite_contention(find_or_trigger, using)

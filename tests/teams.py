@@ -157,7 +157,7 @@ def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
         host=f"{name}-host",
         namespace=name,
         pid=1,
-        release="1",
+        version="1",
         shard_count=64,
         **beats,
     )

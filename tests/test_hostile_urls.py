@@ -132,7 +132,7 @@ class World:
         self.run = make_run(self.job, "running")
         now = self.run.due_at
         node = Node.objects.create(
-            id="a-1", name="a", host="h", pid=1, release="1", started_at=now, heartbeat_at=now
+            id="a-1", name="a", host="h", pid=1, version="1", started_at=now, heartbeat_at=now
         )
         attempt = self.run.attempts.get()
         self.rows = {

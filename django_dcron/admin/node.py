@@ -41,13 +41,13 @@ class NodeAdmin(LiveNodeAdmin):
         "shards_column",
         "agenda_column",
         "skew_column",
-        "started_and_release",
+        "started_and_version",
     )
     list_filter = (LiveFilter,)
     search_fields = ("name", "host")
     empty_text = _("No nodes in the last 24 hours. Start one with manage.py runcron.")
     fieldsets = (
-        (None, {"fields": ("name", "host", "pid", "release", "namespace_column", "started")}),
+        (None, {"fields": ("name", "host", "pid", "version", "namespace_column", "started")}),
     )
     live_columns = (
         "state",
@@ -84,9 +84,9 @@ class NodeAdmin(LiveNodeAdmin):
         return format_html("{}{}", _ago(node, node.heartbeat_at), render_muted(tick))
 
     @admin.display(description=_("started"), ordering="started_at")
-    def started_and_release(self, node: Node) -> str:
-        release = gettext("Version %(release)s") % {"release": node.release}
-        return format_html("{}{}", render_time(node.started_at), render_muted(release))
+    def started_and_version(self, node: Node) -> str:
+        version = gettext("Version %(version)s") % {"version": node.version}
+        return format_html("{}{}", render_time(node.started_at), render_muted(version))
 
     @admin.display(description=_("state"))
     def state(self, node: Node) -> str:

@@ -148,7 +148,7 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
         "clock_doubted_by": NamedCount.of([node.name for node in live if node.clock_doubt]),
         "clock_step": max((node.clock_doubt for node in live), key=abs, default=timedelta()),
         "skewed": NamedCount.of([node.name for node in live if cluster.is_skewed(node)]),
-        "releases": tuple(sorted({node.release for node in live})),
+        "versions": tuple(sorted({node.version for node in live})),
         "namespaces_overlap": "" in served_namespaces and len(served_namespaces) > 1,
         "shard_counts": tuple(sorted({node.shard_count for node in live} | {settings.SHARDS}))
         if live

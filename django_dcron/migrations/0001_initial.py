@@ -881,7 +881,7 @@ class Migration(migrations.Migration):
                 ),
                 ("host", models.CharField(max_length=255, verbose_name="host")),
                 ("pid", models.PositiveIntegerField(verbose_name="process ID")),
-                ("release", models.CharField(max_length=32, verbose_name="version")),
+                ("version", models.CharField(max_length=32, verbose_name="version")),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("heartbeat_at", models.DateTimeField(verbose_name="heartbeat at")),
                 ("ticked_at", models.DateTimeField(null=True, verbose_name="last tick at")),

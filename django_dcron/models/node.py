@@ -52,7 +52,7 @@ class Node(models.Model):
     )
     host = models.CharField(_("host"), max_length=255)
     pid = models.PositiveIntegerField(_("process ID"))
-    release = models.CharField(_("version"), max_length=32)
+    version = models.CharField(_("version"), max_length=32)
     started_at = models.DateTimeField(_("started at"))
     heartbeat_at = models.DateTimeField(_("heartbeat at"))
     ticked_at = models.DateTimeField(_("last tick at"), null=True)

@@ -67,7 +67,7 @@ def _node(node: Node) -> dict[str, Any]:
         "name": node.name,
         "id": node.pk,
         "namespace": node.namespace,
-        "release": node.release,
+        "version": node.version,
         "shards": node.shards,
         "agenda": node.agenda,
         "stalled": cluster.is_stalled(node),

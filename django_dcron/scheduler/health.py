@@ -58,7 +58,7 @@ class NodeFacts:
     name: str
     id: str
     namespace: str
-    release: str
+    version: str
     pid: int
     since: datetime | None
     """None while the node is starting."""
@@ -129,7 +129,7 @@ class NodeHealth:
             "name": facts.name,
             "id": facts.id,
             "namespace": facts.namespace,
-            "release": facts.release,
+            "version": facts.version,
             "pid": facts.pid,
             "since": facts.since.isoformat() if facts.since else None,
             "shards": facts.shards,

@@ -156,7 +156,7 @@ class Membership:
             namespace=self.namespace,
             host=platform.node(),
             pid=os.getpid(),
-            release=__version__,
+            version=__version__,
             started_at=UtcNow(),
             heartbeat_at=UtcNow(),
             skew=self._clock.skew,

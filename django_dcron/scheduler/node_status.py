@@ -67,7 +67,7 @@ class NodeStatus:
             name=self._membership.name,
             id=self._membership.id,
             namespace=self._membership.namespace,
-            release=__version__,
+            version=__version__,
             pid=os.getpid(),
             since=self.since,
             shards=len(self._membership.shards),

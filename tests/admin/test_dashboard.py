@@ -50,7 +50,7 @@ def make_node(name: str = "node-a", age: float = 0, **values: Any) -> Node:
     known = {
         "host": "web-1",
         "pid": 7,
-        "release": "1",
+        "version": "1",
         "started_at": seen,
         "heartbeat_at": seen,
         "ticked_at": seen,
@@ -258,7 +258,7 @@ def test_health_links_to_jobs_with_unknown_targets(admin_client: Client, job: Jo
         ),
         ([{"skew": timedelta(seconds=-90)}], "off by a second or more: node-a.", "warning"),
         ([{"ticked_at": None, "started_at_age": 3600}], "ticks fail: node-a.", "error"),
-        ([{}, {"name": "b", "release": "2"}], "different releases: 1, 2.", "warning"),
+        ([{}, {"name": "b", "version": "2"}], "different versions of django-dcron: 1, 2.", "warning"),
         ([{"namespace": "shop"}], "no running node: default.", "error"),
         ([{}, {"name": "b", "namespace": "shop"}], "Some nodes serve all namespaces", "warning"),
         ([{"shard_count": 8}], "DCRON_SHARDS differs", "warning"),
@@ -308,7 +308,7 @@ def test_health_reports_missing_worker_with_remedy(admin_client: Client, job: Jo
 
 def test_cluster_shows_share_of_each_node(admin_client: Client, job: Job) -> None:
     make_node("a", shards=48, agenda=1234)
-    make_node("b", shards=16, skew=timedelta(seconds=2), release="2")
+    make_node("b", shards=16, skew=timedelta(seconds=2), version="2")
     make_node("dead", age=3600, shards=63)
 
     response = admin_client.get(section_url("cluster"))
@@ -319,7 +319,7 @@ def test_cluster_shows_share_of_each_node(admin_client: Client, job: Job) -> Non
         ("b", 25, True),
         ("dead", 0, False),
     ]
-    assert [row.has_other_release for row in response.context["rows"]] == [False, True, False]
+    assert [row.has_other_version for row in response.context["rows"]] == [False, True, False]
     states = [row.state for row in response.context["rows"]]
     assert ["dcron-cancelled" in state for state in states] == [False, False, True]
 

@@ -543,7 +543,7 @@ def test_nodes_are_filtered_by_state(find_rows: Find) -> None:
     for name, age in (("live", 0), ("expired", 3600)):
         seen = database_now("default") - timedelta(seconds=age)
         Node.objects.create(
-            id=name, name=name, host="h", pid=1, release="1", started_at=seen, heartbeat_at=seen
+            id=name, name=name, host="h", pid=1, version="1", started_at=seen, heartbeat_at=seen
         )
 
     for state in ("live", "expired"):
@@ -576,7 +576,7 @@ def _make_hundred_of_each() -> None:
         Attempt(run=run, number=1, token=run.pk, worker="w", started_at=now, outcome="succeeded")
         for run in runs
     )
-    seen = {"host": "h", "pid": 1, "release": "1", "started_at": now, "heartbeat_at": now}
+    seen = {"host": "h", "pid": 1, "version": "1", "started_at": now, "heartbeat_at": now}
     Node.objects.bulk_create(Node(id=f"n{n}", name="n", **seen) for n in numbers)
 
 

@@ -396,7 +396,7 @@ def test_node_list_shows_state_and_hides_shards_of_dead_nodes(admin_client: Clie
         known = {
             "host": "web-1",
             "pid": 7,
-            "release": "1",
+            "version": "1",
             "started_at": seen,
             "heartbeat_at": seen,
         }
@@ -431,7 +431,7 @@ def test_history_cannot_be_added_changed_or_deleted(
 ) -> None:
     make_attempt(failed)
     seen = {"started_at": NOON, "heartbeat_at": NOON}
-    Node.objects.create(id="n", name="n", host="h", pid=1, release="1", **seen)
+    Node.objects.create(id="n", name="n", host="h", pid=1, version="1", **seen)
     name, row = model._meta.model_name, model.objects.get()  # type: ignore[attr-defined]
 
     assert admin_client.get(f"/admin/django_dcron/{name}/add/").status_code == 403

@@ -444,7 +444,7 @@ def test_health_line_without_problems_links_to_the_last_failure(
         id="a-1",
         name="a",
         pid=1,
-        release="1",
+        version="1",
         started_at=now,
         heartbeat_at=now,
         ticked_at=now,

@@ -19,7 +19,7 @@ SEES_ALL = ("view_node", "view_job", "view_run", "view_attempt")
 
 def make_node(name: str = "node-a", **values: Any) -> Node:
     now = database_now("default")
-    known = {"host": "web-1", "pid": 7, "release": "1", "started_at": now, "heartbeat_at": now}
+    known = {"host": "web-1", "pid": 7, "version": "1", "started_at": now, "heartbeat_at": now}
     return Node.objects.create(**{"id": name, "name": name, **known, **values})
 
 

@@ -347,7 +347,7 @@ def rows(db: None) -> Rows:
     make_run(job, NOON + timedelta(days=2), state="failed", rerun_of=ended)
     times = {"started_at": NOON, "heartbeat_at": NOON}
     node = Node.objects.create(
-        id="n-1", name="n", host="h", pid=1, release="1", shard_count=64, **times
+        id="n-1", name="n", host="h", pid=1, version="1", shard_count=64, **times
     )
     alert = Alert.objects.create(
         channel="ops", kind="failed", key="1", subject="failed", created_at=NOON, job=job

@@ -233,7 +233,7 @@ def test_page_links_job_node_worker_and_neighboring_runs(admin_client: Client, j
         name="node-a",
         host="h",
         pid=1,
-        release="1",
+        version="1",
         started_at=NOON,
         heartbeat_at=NOON,
     )

@@ -26,7 +26,7 @@ LIVE = timedelta(minutes=10)
 def make_node(name: str, ahead: timedelta = LIVE, **values: Any) -> Node:
     at = database_now("default") + ahead
     seen = {"started_at": at, "heartbeat_at": at, "ticked_at": at}
-    known = {"host": "web-1", "pid": 7, "release": "1", "shards": 64, "shard_count": 64}
+    known = {"host": "web-1", "pid": 7, "version": "1", "shards": 64, "shard_count": 64}
     return Node.objects.create(**{"id": f"{name}-1", "name": name, **known, **seen, **values})
 
 

@@ -112,7 +112,7 @@ def pages() -> list[str]:
         name="a",
         host="h",
         pid=1,
-        release="1",
+        version="1",
         started_at=later,
         heartbeat_at=later,
         shard_count=64,

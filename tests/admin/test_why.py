@@ -194,7 +194,7 @@ def test_page_requires_view_job_and_view_run_permissions(
 def test_node_names_require_view_node_permission(staff_with: StaffWith, job: Job) -> None:
     Cursor.objects.filter(pk=job.pk).update(next_at=NOON)
     seen = {"started_at": NOON, "heartbeat_at": NOON}
-    Node.objects.create(id="n", name="secret-node", host="h", pid=1, release="1", **seen)
+    Node.objects.create(id="n", name="secret-node", host="h", pid=1, version="1", **seen)
     at = "2026-03-01T13:00"
 
     response = ask(staff_with("view_job", "view_run"), job, at)

@@ -318,7 +318,7 @@ NODE_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
     (Code.NODE_STALLED, lambda s: Node.objects.update(ticked_at=None)),
     (Code.NODE_DEGRADED, lambda s: Node.objects.update(degraded=True)),
     (Code.NODE_SKEWED, lambda s: Node.objects.update(skew=-10 * MINUTE)),
-    (Code.RELEASES_DIFFER, lambda s: copy_node(s.node.id, release="0.0.1")),
+    (Code.VERSIONS_DIFFER, lambda s: copy_node(s.node.id, version="0.0.1")),
     (
         Code.NAMESPACES_OVERLAP,
         lambda s: copy_node(s.node.id, namespace="shop", started_at=s.latest + HOUR),

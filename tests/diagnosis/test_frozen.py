@@ -52,7 +52,7 @@ def job(clock: ManualClock) -> Job:
     now = clock.now()
     beats = {"started_at": START, "heartbeat_at": now, "ticked_at": now}
     Node.objects.create(
-        id="n", name="n", host="h", pid=1, release="1", shards=64, shard_count=64, **beats
+        id="n", name="n", host="h", pid=1, version="1", shards=64, shard_count=64, **beats
     )
     # The job's creation has the time of the wall clock.
     Job.objects.update(created_at=START)

@@ -59,7 +59,7 @@ def make_node(name: str = "a", **values: Any) -> Node:
     known = {
         "host": "h",
         "pid": 7,
-        "release": "1",
+        "version": "1",
         "started_at": now - HOUR,
         "shards": 64,
         "shard_count": 64,
@@ -142,11 +142,11 @@ def test_unserved_namespaces_are_listed(now: datetime) -> None:
 
 def test_differing_nodes_are_listed(job: Job) -> None:
     make_node()
-    make_node("b", degraded=True, skew=-2 * SECOND, release="2", shard_count=16)
+    make_node("b", degraded=True, skew=-2 * SECOND, version="2", shard_count=16)
     facts = read_facts()
 
     assert facts.degraded.names == facts.skewed.names == ("b",)
-    assert facts.releases == ("1", "2")
+    assert facts.versions == ("1", "2")
     assert facts.shard_counts == (16, 64)
 
 

@@ -641,7 +641,7 @@ def tomorrow(db: None) -> datetime:
 
 def make_node(age: timedelta = timedelta(), **fields: Any) -> None:
     seen = database_now("default") - age
-    known = {"host": "h", "pid": 1, "release": "1", "started_at": seen, "heartbeat_at": seen}
+    known = {"host": "h", "pid": 1, "version": "1", "started_at": seen, "heartbeat_at": seen}
     Node.objects.create(**{"id": "n", "name": "n"} | known | fields)
 
 
@@ -1092,7 +1092,7 @@ def test_queued_run_asks_to_restart_workers_only_if_they_may_lack_the_task(
 def test_overdue_run_mentions_the_broker_only_if_no_node_reaches_it() -> None:
     job, now = make_job(), database_now("default")
     make_run(job, state="pending")
-    node = {"host": "a", "pid": 1, "release": "0", "started_at": now, "heartbeat_at": now}
+    node = {"host": "a", "pid": 1, "version": "0", "started_at": now, "heartbeat_at": now}
     Node.objects.create(id="a-1", name="a", broker_unreachable_since=now, **node)
     assert "no_broker" in [sentence.code for sentence in explain(job, NOON).sentences]
     hidden = explain(job, NOON, show_nodes=False).sentences

@@ -81,7 +81,7 @@ def test_message_of_a_deleted_run_is_dropped_quietly(
 ) -> None:
     now = database_now("default")
     Node.objects.create(
-        id="n-1", name="n", host="h", pid=1, release="0", started_at=now, heartbeat_at=now
+        id="n-1", name="n", host="h", pid=1, version="0", started_at=now, heartbeat_at=now
     )
     deliver({NODE_HEADER: "n-1"})
     assert (broker.headers, levels(caplog)) == ([], ["DEBUG"])

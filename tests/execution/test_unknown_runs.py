@@ -34,7 +34,7 @@ class Seconds:
 def make_node(age: timedelta) -> str:
     at = database_now("default") - age
     node = Node.objects.create(
-        id=f"n-{uuid4()}", name="n", host="h", pid=1, release="0", started_at=at, heartbeat_at=at
+        id=f"n-{uuid4()}", name="n", host="h", pid=1, version="0", started_at=at, heartbeat_at=at
     )
     return node.pk
 

@@ -616,7 +616,7 @@ def test_command_names_the_live_nodes_which_may_run_older_code(
     now = database_now("default")
     for number in range(4):
         age = timedelta(hours=number)
-        common = {"host": "h", "pid": 1, "release": "1", "shard_count": 64}
+        common = {"host": "h", "pid": 1, "version": "1", "shard_count": 64}
         heartbeat = {"heartbeat_at": now - (dcron.LEASE if number == 3 else timedelta())}
         name = f"node-{number}"
         Node.objects.create(id=name, name=name, started_at=now - age, **common, **heartbeat)

@@ -231,7 +231,7 @@ def test_overdue_queued_run_means_worker_is_missing(settings: Settings) -> None:
     assert run_absence.find_absence(pending, read_verdict()) is Absence.NODE
     now = database_now("default")
     Node.objects.create(
-        id="a-1", name="a", host="a", pid=1, release="0", started_at=now, heartbeat_at=now
+        id="a-1", name="a", host="a", pid=1, version="0", started_at=now, heartbeat_at=now
     )
     assert run_absence.find_absence(pending, read_verdict()) is None
 
@@ -982,10 +982,10 @@ def test_pending_run_without_reachable_broker_lacks_broker() -> None:
     run = make_run(make_idle_job(name="idle"))
     now = database_now("default")
     cut_off = {"started_at": now, "heartbeat_at": now, "broker_unreachable_since": now}
-    Node.objects.create(id="a-1", name="a", host="a", pid=1, release="0", **cut_off)
+    Node.objects.create(id="a-1", name="a", host="a", pid=1, version="0", **cut_off)
     assert run_absence.find_absence(run, read_verdict()) is Absence.BROKER
     cut_off["broker_unreachable_since"] = None
-    Node.objects.create(id="b-1", name="b", host="b", pid=1, release="0", **cut_off)
+    Node.objects.create(id="b-1", name="b", host="b", pid=1, version="0", **cut_off)
     assert run_absence.find_absence(run, read_verdict()) is None
 
 

@@ -181,6 +181,6 @@ def test_list_says_if_no_node_is_running(capsys: pytest.CaptureFixture[str]) -> 
     assert warned()
     now = database_now("default")
     Node.objects.create(
-        id="a", name="a", host="h", pid=1, release="", started_at=now, heartbeat_at=now
+        id="a", name="a", host="h", pid=1, version="", started_at=now, heartbeat_at=now
     )
     assert not warned()

@@ -284,7 +284,7 @@ def test_why_rejects_invalid_arguments(system: System) -> None:
 
 def test_nodes_lists_state_of_each_node(system: System) -> None:
     now = database_now("default")
-    given = {"host": "web-2", "pid": 7, "release": "0.1", "started_at": now - timedelta(hours=2)}
+    given = {"host": "web-2", "pid": 7, "version": "0.1", "started_at": now - timedelta(hours=2)}
     Node.objects.create(
         id="b-1", name="b", heartbeat_at=now - timedelta(hours=1), namespace="shop", **given
     )

@@ -59,7 +59,7 @@ def make_node(now: datetime, name: str, **fields: Any) -> Node:
         "name": name,
         "host": "h",
         "pid": 1,
-        "release": "1",
+        "version": "1",
         "started_at": now - HOUR,
         "heartbeat_at": now,
         "ticked_at": now,

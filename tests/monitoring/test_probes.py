@@ -42,7 +42,7 @@ def make_node(
             "name": name,
             "host": "h",
             "pid": 7,
-            "release": "0.1.0",
+            "version": "0.1.0",
             "started_at": UtcNow() - timedelta(days=1),
             "heartbeat_at": UtcNow() - beat_ago,
             "ticked_at": UtcNow() - ticked_ago,

@@ -326,7 +326,7 @@ def test_rows_of_dead_nodes_are_kept_for_a_day() -> None:
             name="x",
             host="h",
             pid=1,
-            release="0",
+            version="0",
             started_at=now,
             heartbeat_at=now - age,
         )

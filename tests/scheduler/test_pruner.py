@@ -115,7 +115,7 @@ def test_leader_of_shard_0_deletes_rows_of_nodes_that_died_a_day_ago(
             name=name,
             host="h",
             pid=1,
-            release="0",
+            version="0",
             started_at=now - timedelta(days=2),
             heartbeat_at=now - timedelta(hours=hours),
         )

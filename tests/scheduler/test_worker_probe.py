@@ -106,7 +106,7 @@ def clock(settings: Settings) -> StillClock:
 def node(clock: StillClock) -> Node:
     now = clock.now()
     return Node.objects.create(
-        id=Leader.id, name="n", host="h", pid=1, release="0", started_at=now, heartbeat_at=now
+        id=Leader.id, name="n", host="h", pid=1, version="0", started_at=now, heartbeat_at=now
     )
 
 

@@ -35,8 +35,8 @@ class NodeRow:
     all_ranges: str
     skew: str
     last_tick: str
-    has_other_release: bool
-    """Whether the node is live and its release differs from that of the first live node."""
+    has_other_version: bool
+    """Whether the node is live and its version differs from that of the first live node."""
 
 
 def context(viewer: Viewer) -> dict[str, Any]:
@@ -45,11 +45,11 @@ def context(viewer: Viewer) -> dict[str, Any]:
     nodes = sorted(filter(visible, all_nodes), key=lambda node: not cluster.is_live(node))
     live = [node for node in nodes if cluster.is_live(node)]
     rings = {(node.namespace, node.shard_count) for node in live}
-    release = live[0].release if live else ""
+    version = live[0].version if live else ""
     assigned = cluster.assigned_shards(all_nodes)  # hidden nodes have shards, too
     return {
         "rows": [
-            _node_row(node, assigned.get(node.pk, []), release, site)
+            _node_row(node, assigned.get(node.pk, []), version, site)
             for node in nodes[:NODES_SHOWN]
         ],
         "more": len(nodes[NODES_SHOWN:]),
@@ -61,7 +61,7 @@ def context(viewer: Viewer) -> dict[str, Any]:
     }
 
 
-def _node_row(node: Node, assigned: list[int], release: str, site: admin.AdminSite) -> NodeRow:
+def _node_row(node: Node, assigned: list[int], version: str, site: admin.AdminSite) -> NodeRow:
     is_live = cluster.is_live(node)
     ranges = cluster.shard_ranges(assigned)
     more = ["\N{HORIZONTAL ELLIPSIS}"] if len(ranges) > RANGES_SHOWN else []
@@ -77,7 +77,7 @@ def _node_row(node: Node, assigned: list[int], release: str, site: admin.AdminSi
         all_ranges=", ".join(ranges),
         skew=skew_of(node),
         last_tick=_last_tick(node),
-        has_other_release=is_live and node.release != release,
+        has_other_version=is_live and node.version != version,
     )
 
 

@@ -79,7 +79,7 @@ class Code(StrEnum):
     NODE_SKEWED = "node_skewed"
     BROKER_UNREACHABLE = "broker_unreachable"
     CLOCK_IN_DOUBT = "clock_in_doubt"
-    RELEASES_DIFFER = "releases_differ"
+    VERSIONS_DIFFER = "versions_differ"
     WORKER_RELEASES_DIFFER = "worker_releases_differ"
     WORKER_OUTDATED = "worker_outdated"
     NAMESPACES_OVERLAP = "namespaces_overlap"
@@ -105,7 +105,7 @@ WARNINGS = frozenset(
         Code.NODE_SKEWED,
         Code.BROKER_UNREACHABLE,
         Code.CLOCK_IN_DOUBT,
-        Code.RELEASES_DIFFER,
+        Code.VERSIONS_DIFFER,
         Code.WORKER_RELEASES_DIFFER,
         Code.WORKER_OUTDATED,
         Code.NAMESPACES_OVERLAP,

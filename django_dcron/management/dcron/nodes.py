@@ -69,7 +69,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             Column("Namespace", wraps=True),
             Column("Host", wraps=True),
             Column("Process", right=True),
-            Column("Release"),
+            Column("Version"),
         ]
         columns = [Column("Node", wraps=True), Column("State"), *numbers, *place]
         out.table(columns, (list(_cells(node)) for node in found))
@@ -100,7 +100,7 @@ def _cells(node: Node) -> Iterator[Cell]:
     yield node.namespace or "(all)"
     yield node.host
     yield node.pid
-    yield node.release
+    yield node.version
 
 
 def _ago(node: Node, at: datetime | None) -> str:
@@ -116,7 +116,7 @@ def _document(node: Node) -> dict[str, Any]:
         "namespace": node.namespace,
         "host": node.host,
         "pid": node.pid,
-        "release": node.release,
+        "version": node.version,
         "started_at": iso(node.started_at),
         "heartbeat_at": iso(node.heartbeat_at),
         "ticked_at": iso(node.ticked_at),

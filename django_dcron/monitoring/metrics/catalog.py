@@ -81,7 +81,7 @@ NODE_INFO = _node(
     "",
     "node_name",
     "node_namespace",
-    "release",
+    "version",
     type=MetricType.INFO,
 )
 NODE_STATUS = _node(

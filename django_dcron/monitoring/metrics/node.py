@@ -11,7 +11,7 @@ from django_dcron.scheduler.health import HealthStatus, NodeHealth
 
 def node_samples(health: NodeHealth) -> Iterator[MetricSample]:
     facts = health.facts
-    yield MetricSample(catalog.NODE_INFO, 1, (facts.name, facts.namespace, facts.release))
+    yield MetricSample(catalog.NODE_INFO, 1, (facts.name, facts.namespace, facts.version))
     for status in HealthStatus:
         yield MetricSample(catalog.NODE_STATUS, status is health.status, (status.value,))
     yield MetricSample(catalog.NODE_SHARDS, facts.shards)

@@ -135,8 +135,8 @@ class SystemFacts:
     """The size of the jump; negative if the clock jumped back."""
     skewed: NamedCount = NamedCount()
     """Live nodes whose wall clock differs from the database's clock."""
-    releases: tuple[str, ...] = ()
-    """The releases of the live nodes."""
+    versions: tuple[str, ...] = ()
+    """The versions of django-dcron of the live nodes."""
     namespaces_overlap: bool = False
     """Whether some live nodes serve all namespaces and others serve one."""
     shard_counts: tuple[int, ...] = ()

@@ -243,14 +243,14 @@ def configuration_issues(facts: SystemFacts) -> Iterator[Issue]:
                 _("Start all nodes with --namespace, or all without it. No run starts twice.")
             ),
         )
-    if len(facts.releases) > 1:
+    if len(facts.versions) > 1:
         yield _about_nodes(
-            Problem.RELEASES_DIFFER,
+            Problem.VERSIONS_DIFFER,
             TranslatableText(
-                _("The nodes run different releases: %(releases)s."),
-                releases=", ".join(facts.releases),
+                _("The nodes run different versions of django-dcron: %(versions)s."),
+                versions=", ".join(facts.versions),
             ),
-            TranslatableText(_("Upgrade all nodes to the same release.")),
+            TranslatableText(_("Install the same version for all nodes and restart them.")),
         )
 
 

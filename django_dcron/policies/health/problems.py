@@ -50,7 +50,7 @@ class Problem(StrEnum):
     NODE_SKEWED = "node_skewed"
     SHARDS_DIFFER = "shards_differ"
     NAMESPACES_OVERLAP = "namespaces_overlap"
-    RELEASES_DIFFER = "releases_differ"
+    VERSIONS_DIFFER = "versions_differ"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def make_node(name: str, silent_for: timedelta) -> Node:
         name=name,
         host="host",
         pid=7,
-        release="1",
+        version="1",
         started_at=now,
         heartbeat_at=now - silent_for,
     )

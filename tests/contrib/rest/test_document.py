@@ -60,7 +60,7 @@ def rows(db: None) -> dict[str, list[Any]]:
         attempt = {"number": 9, "token": uuid4(), "worker": "w", "started_at": now}
         Attempt.objects.create(run=run, log="so far", message="m" * 2000, **attempt)
     times = {"started_at": now, "heartbeat_at": now - timedelta(days=1)}
-    Node.objects.create(id="n-1", name="n", host="h", pid=1, release="1", **times)
+    Node.objects.create(id="n-1", name="n", host="h", pid=1, version="1", **times)
     calendars = [
         control.save_calendar(Calendar(name=name, dates="12-25")) for name in ("zu", "closed")
     ]

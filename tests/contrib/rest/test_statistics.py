@@ -17,7 +17,7 @@ def test_nodes_are_listed_with_their_liveness(api: Api) -> None:
     given: dict[str, Any] = {
         "host": "h",
         "pid": 1,
-        "release": "1",
+        "version": "1",
         "started_at": now,
         "shard_count": 64,
     }

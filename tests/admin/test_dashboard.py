@@ -258,7 +258,11 @@ def test_health_links_to_jobs_with_unknown_targets(admin_client: Client, job: Jo
         ),
         ([{"skew": timedelta(seconds=-90)}], "off by a second or more: node-a.", "warning"),
         ([{"ticked_at": None, "started_at_age": 3600}], "ticks fail: node-a.", "error"),
-        ([{}, {"name": "b", "version": "2"}], "different versions of django-dcron: 1, 2.", "warning"),
+        (
+            [{}, {"name": "b", "version": "2"}],
+            "different versions of django-dcron: 1, 2.",
+            "warning",
+        ),
         ([{"namespace": "shop"}], "no running node: default.", "error"),
         ([{}, {"name": "b", "namespace": "shop"}], "Some nodes serve all namespaces", "warning"),
         ([{"shard_count": 8}], "DCRON_SHARDS differs", "warning"),

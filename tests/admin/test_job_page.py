@@ -427,6 +427,7 @@ def test_outlier_makes_scale_logarithmic(job: Job) -> None:
         ([86400.0 * 3], ("4d", "2d", "0")),
         ([0.004, 0.004, 90.0], ("1m 40s", "100 ms", "0.1 ms")),
         ([0.5, 0.5, 0.5, 7000.0], ("2h 46m 40s", "10s", "10 ms")),
+        ([0.0, 0.0, 1.0], ("10s", "1s", "100 ms")),
     ],
 )
 def test_scale_has_round_ticks(seconds: list[float], ticks: tuple[str, str, str]) -> None:

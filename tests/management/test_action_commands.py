@@ -255,7 +255,7 @@ def test_run_with_no_wait_prints_run_id() -> None:
     code, shown = document("run", "idle", *key, *arguments)
     assert (code, shown["run"]["id"]) == (0, str(run.pk))
     code, message = call("run", "idle", *key)
-    assert (code, f"was used for run {run.pk} with other arguments" in message) == (1, True)
+    assert (code, f"was used for run {run.pk} with other arguments" in message) == (2, True)
     assert Run.objects.count() == 1
 
 

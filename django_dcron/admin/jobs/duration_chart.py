@@ -119,7 +119,8 @@ class Scale:
         if longest <= LOG_SCALE_RATIO * median(seconds or [SECOND]):
             return cls(0.0, next((top for top in SCALE_ENDS if top >= longest), longest))
         shortest = min(second for second in seconds if second > 0)
-        low, high = floor(log10(shortest)), ceil(log10(longest))
+        low = floor(log10(shortest))
+        high = max(ceil(log10(longest)), low + 1)  # one positive duration may be a power of ten
         # The middle is a round number only if the number of decades is even.
         return cls(10.0 ** (low - (high - low) % 2), 10.0**high)
 

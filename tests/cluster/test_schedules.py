@@ -11,7 +11,7 @@ from tests.factories import make_job
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.timeout(300)]
 
-LINES = "*/2 * * * * *\n*/3 * * * * *\nCRON_TZ=Asia/Kathmandu */5 * * * * *"
+LINES = "*/4 * * * * *\n*/6 * * * * *\nCRON_TZ=Asia/Kathmandu */10 * * * * *"
 
 
 def test_occurrences_of_all_kinds_survive_killed_processes(cluster: Cluster) -> None:

@@ -81,7 +81,7 @@ chromium:
 
 # Kills, suspends and isolates real processes. The summary counts lost and duplicated occurrences.
 chaos: $(VENV)/.dev
-	@DCRON_TEST_DEADLINE=$(WITHIN) DCRON_TEST_HISTORIES=$(HISTORIES) $(pytest) 3 \
+	@DCRON_TEST_DEADLINE=$(WITHIN) DCRON_TEST_HISTORIES=$(HISTORIES) $(pytest) 2 \
 	    -m "chaos$(if $(filter quick,$(CHAOS)), and not nightly)" $(or $(TESTS),tests/cluster)
 
 # One scenario with many occurrences; its progress is logged.

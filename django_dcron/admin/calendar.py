@@ -9,10 +9,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -24,7 +24,7 @@ from django.utils import translation
 from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.timezone import get_default_timezone, localdate
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron import control
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 DATES_SHOWN = 20
 ENTRIES_LISTED = PERIODS_LISTED = 3
 """The number of entries, and of excluded periods, in the list of calendars."""
+REASONS_LISTED = WARNINGS_SHOWN = 5
+"""The number of distinct reasons in a text, and of omitted events that have their own warnings."""
 DAYS_SEARCHED = 400
 """The number of days in which excluded dates are searched: slightly more than a year."""
 
@@ -76,7 +78,8 @@ class CalendarForm(VersionedForm[Calendar]):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        if "dates" in self.fields:  # not for a user who may only view the calendar
+        # The form has no such field for users who may only view the calendar.
+        if "dates" in self.fields:
             from django_dcron.contrib.ics import YEARS_READ
 
             self.fields["ics"].help_text %= {"years": YEARS_READ}
@@ -88,6 +91,8 @@ class CalendarForm(VersionedForm[Calendar]):
         from django_dcron.contrib.ics import LONGEST_FILE, YEARS_READ, read_ics, years_later
 
         today = localdate(clock.now())
+        # After a lost race, ``changeform_view`` validates a second form with the same file.
+        cleaned["ics"].seek(0)
         try:
             read = read_ics(
                 cleaned["ics"].read(LONGEST_FILE + 1),
@@ -104,8 +109,8 @@ class CalendarForm(VersionedForm[Calendar]):
         cleaned["dates"] = "\n".join([*present, *added])
         if not cleaned["dates"]:
             reasons = (each.reason.translate(translation) for each in read.omitted)
-            text = gettext("No event of the file can be expressed: %(reasons)s")
-            self.add_error("ics", text % {"reasons": "; ".join(reasons)})
+            text = gettext("No event of the file can be converted to calendar entries: %(reasons)s")
+            self.add_error("ics", text % {"reasons": "; ".join(_first_distinct(reasons))})
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -114,11 +119,21 @@ class CalendarForm(VersionedForm[Calendar]):
         return cleaned
 
     def conflict(self) -> ValidationError:
-        text = gettext(
-            "Someone else changed this calendar, so your changes were not saved. Its dates are "
-            "now: %(dates)s. Save again to replace them with yours."
-        )
         params = {"dates": ", ".join(self.instance.dates.splitlines())}
+        # Browsers submit CRLF line endings. The stored text may have LF.
+        submitted = self.cleaned_data.get("description", "").splitlines()
+        if submitted == self.instance.description.splitlines():
+            text = gettext(
+                "Someone else changed this calendar, so your changes were not saved. Its dates "
+                "are now: %(dates)s. Save again to replace them with yours."
+            )
+        else:
+            text = gettext(
+                "Someone else changed this calendar, so your changes were not saved. Its stored "
+                "description is “%(description)s”, and its stored dates are: %(dates)s. Save "
+                "again to replace them with your values."
+            )
+            params["description"] = self.instance.description
         return ValidationError(text, code="conflict", params=params)
 
 
@@ -172,19 +187,18 @@ class CalendarAdmin(
     @admin.display(description=_("next excluded dates"))
     def next_periods(self, calendar: Calendar) -> str:
         reasons_on = exclusion_reasons(calendar.dates)
-        shown = [
-            format_html(
-                "<div>{}</div>{}",
-                _period_text(days),
-                render_muted(", ".join(reasons_on(days[0]).names)),
-            )
-            for days in islice(_periods(_excluded_dates(calendar)), PERIODS_LISTED)
-        ]
+        first, last = _searched_dates()
+        shown = []
+        for days in islice(_periods(_excluded_dates(calendar, first, last)), PERIODS_LISTED):
+            names = chain.from_iterable(reasons_on(day).names for day in days)
+            reasons = ", ".join(_first_distinct(names))
+            period = _period_text(days, has_open_end=days[-1] == last)
+            shown.append(format_html("<div>{}</div>{}", period, render_muted(reasons)))
         return format_html_join("", "{}", ((each,) for each in shown)) or EMPTY
 
     @admin.display(description=_("next excluded dates"))
     def next_dates(self, calendar: Calendar) -> str:
-        dates = islice(_excluded_dates(calendar), DATES_SHOWN)
+        dates = islice(_excluded_dates(calendar, *_searched_dates()), DATES_SHOWN)
         return (
             format_html_join(
                 ", ", "<span>{}</span>", ((date_format(day, "D Y-m-d"),) for day in dates)
@@ -205,10 +219,8 @@ class CalendarAdmin(
         )
         if not admin_scope(request, self.admin_site).sees(obj):  # the save is rolled back
             raise PermissionDenied
-        for event in form.omitted:
-            text = gettext("Event %(event)s of the file was omitted: %(reason)s")
-            values = {"event": event.summary, "reason": event.reason.translate(translation)}
-            self.message_user(request, text % values, messages.WARNING)
+        for text in _omission_warnings(form.omitted):
+            self.message_user(request, text, messages.WARNING)
 
     def delete_model(self, request: HttpRequest, obj: Calendar) -> None:
         with suppress(Conflict):  # another user has deleted the calendar already
@@ -219,21 +231,53 @@ class CalendarAdmin(
             self.delete_model(request, calendar)
 
 
-def _excluded_dates(calendar: Calendar) -> Iterator[date]:
-    """Yield the next excluded dates of the stored calendar, or none if it's invalid."""
+def _omission_warnings(omitted: Sequence[OmittedEvent]) -> Iterator[str]:
+    """Name the first omitted events of the file, and count the others."""
+    for event in omitted[:WARNINGS_SHOWN]:
+        text = gettext("Event %(event)s of the file was omitted: %(reason)s")
+        yield text % {"event": event.summary, "reason": event.reason.translate(translation)}
+    if (more := len(omitted) - WARNINGS_SHOWN) > 0:
+        text = ngettext(
+            "… and %(count)d more event was omitted",
+            "… and %(count)d more events were omitted",
+            more,
+        )
+        yield text % {"count": more}
+
+
+def _first_distinct(reasons: Iterable[str]) -> list[str]:
+    """Return each distinct reason once. An ellipsis replaces those after ``REASONS_LISTED``."""
+    found: list[str] = []
+    for reason in reasons:
+        if reason in found:
+            continue
+        if len(found) == REASONS_LISTED:
+            return [*found, "…"]
+        found.append(reason)
+    return found
+
+
+def _searched_dates() -> tuple[date, date]:
+    """Return the first and the last date of the search for excluded dates."""
+    today = localdate(clock.now())
+    return today, today + (DAYS_SEARCHED - 1) * DAY
+
+
+def _excluded_dates(calendar: Calendar, first: date, last: date) -> Iterator[date]:
+    """Yield the excluded dates from ``first`` to ``last``, or none if the calendar is invalid."""
     try:
         dates = read_dates(calendar.dates)
     except InvalidCalendar:
         return
-    today = localdate(clock.now())
-    for number in range(DAYS_SEARCHED):
-        day = today + number * DAY
+    day = first
+    while day <= last:
         if dates.excludes(day):
             yield day
+        day += DAY
 
 
 def _periods(days: Iterable[date]) -> Iterator[list[date]]:
-    """Group ascending days that follow one another."""
+    """Group ascending dates into periods of consecutive dates."""
     period: list[date] = []
     for day in days:
         if period and day - period[-1] > DAY:
@@ -244,6 +288,8 @@ def _periods(days: Iterable[date]) -> Iterator[list[date]]:
         yield period
 
 
-def _period_text(days: list[date]) -> str:
-    bounds = [date_format(day, "D Y-m-d") for day in (days[0], days[-1])]
-    return " \N{EN DASH} ".join(dict.fromkeys(bounds))
+def _period_text(days: Sequence[date], *, has_open_end: bool) -> str:
+    first, last = (date_format(day, "D Y-m-d") for day in (days[0], days[-1]))
+    if has_open_end:  # the search ended within the period
+        last = "…"
+    return first if first == last else f"{first} \N{EN DASH} {last}"

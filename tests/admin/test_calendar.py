@@ -72,6 +72,38 @@ def test_events_of_an_icalendar_file_are_added(admin_client: Client) -> None:
     assert any("Often" in text for text in messages(admin_client.get(response.url)))
 
 
+NO_DURATION = "DTSTART:20270105T120000 DTEND:20270105T120000"
+
+
+def test_warnings_name_five_omitted_events_and_count_the_others(admin_client: Client) -> None:
+    def warnings(number: int) -> list[str]:
+        events = [f"{NO_DURATION} SUMMARY:Point-{index}." for index in range(number)]
+        file = SimpleUploadedFile("a.ics", file_of(*events))
+        url = reverse(ADD)
+        response = fill_in(admin_client, url, name=f"closed-{number}", dates="12-25", ics=file)
+        return [text for text in messages(admin_client.get(response.url)) if "omitted" in text]
+
+    assert [re.findall(r"Point-\d+", text) for text in warnings(5)] == [
+        [f"Point-{index}"] for index in range(5)
+    ]
+    assert [re.findall(r"\d+", text) for text in warnings(6)] == [*map(list, "01234"), ["1"]]
+    assert [re.findall(r"\d+", text) for text in warnings(300)] == [*map(list, "01234"), ["295"]]
+
+
+def test_error_names_each_reason_of_omitted_events_once(admin_client: Client) -> None:
+    def error(*events: str) -> str:
+        file = SimpleUploadedFile("a.ics", file_of(*events))
+        response = fill_in(admin_client, reverse(ADD), name="closed", dates="", ics=file)
+        (text,) = errors(response)["ics"]
+        return text
+
+    hourly = "DTSTART;VALUE=DATE:20270105 RRULE:FREQ=HOURLY"
+    assert error(NO_DURATION, hourly) == error(*[NO_DURATION] * 150, *[hourly] * 150)
+    unsupported = [f"DTSTART;VALUE=DATE:20270105 RRULE:FREQ=DAILY;X-{n}=1" for n in range(9)]
+    assert error(*unsupported).endswith("; …")
+    assert error(*unsupported).count("; ") == 5
+
+
 @pytest.mark.parametrize(
     "content", [b"hello", b"", file_of("DTSTART:someday"), b"x" * (LONGEST_FILE + 1)]
 )
@@ -186,18 +218,51 @@ def test_conflicting_save_shows_other_version_before_overwriting(admin_client: C
     assert Calendar.objects.get().dates == "12-26"
 
 
-def test_save_is_retried_once_after_conflict(
-    admin_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calendar, save = make_calendar(), control.save_calendar
+def test_conflict_shows_other_description_only_if_it_differs(admin_client: Client) -> None:
+    calendar = make_calendar()
+    sent = as_rendered(admin_client.get(url_of(calendar)))
+    fill_in(admin_client, url_of(calendar), description="Ask HR.\nBy phone.", dates="12-24")
+
+    def params(description: str) -> dict[str, str]:
+        submitted = sent | {"description": description}
+        form = admin_client.post(url_of(calendar), submitted).context["adminform"].form
+        (conflict,) = form.errors.as_data()["__all__"]
+        assert all(value in conflict.messages[0] for value in conflict.params.values())
+        return dict(conflict.params)
+
+    assert params("Ask me.") == {"dates": "12-24", "description": "Ask HR.\nBy phone."}
+    assert params("Ask HR.\r\nBy phone.") == {"dates": "12-24"}
+
+
+def lose_first_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first save lose a race against another user."""
+    save = control.save_calendar
 
     def raise_conflict_once(submitted: Calendar, **options: Any) -> Calendar:
         monkeypatch.setattr(control, "save_calendar", save)
         raise Conflict("someone was faster")
 
     monkeypatch.setattr(control, "save_calendar", raise_conflict_once)
+
+
+def test_save_is_retried_once_after_conflict(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calendar = make_calendar()
+    lose_first_race(monkeypatch)
     assert fill_in(admin_client, url_of(calendar), dates="12-24").status_code == 302
     assert Calendar.objects.get().dates == "12-24"
+
+
+def test_icalendar_file_is_read_again_when_save_is_retried(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_first_race(monkeypatch)
+    year = localdate().year + 1
+    file = SimpleUploadedFile("a.ics", file_of(f"DTSTART;VALUE=DATE:{year}0105"))
+    response = fill_in(admin_client, reverse(ADD), name="closed", dates="", ics=file)
+    assert response.status_code == 302
+    assert Calendar.objects.get().dates == f"{year}-01-05"
 
 
 def test_repeated_conflict_is_reported_and_saves_nothing(
@@ -248,6 +313,38 @@ def test_list_shows_entries_and_next_excluded_periods(admin_client: Client) -> N
     assert rows[1] == "-"
     assert "01-01" in html
     assert "… and 1 more" in html
+
+
+def period_cell(admin_client: Client, dates: str) -> str:
+    """Return the excluded periods of a calendar that the list shows on November 29, 2026."""
+    Calendar.objects.all().delete()
+    make_calendar(dates)
+    with set_clock(datetime(2026, 11, 29, 12, tzinfo=UTC)):
+        html = admin_client.get(list_url("calendar")).text
+    (cell,) = re.findall(r'<td class="field-next_periods">(.*?)</td>', html, re.DOTALL)
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("last", "end"),
+    # 400 days are searched: until January 2, 2028.
+    [("2028-01-01", "Sat 2028-01-01"), ("2028-01-02", "…"), ("2029-12-31", "…")],
+)
+def test_period_beyond_the_searched_days_has_an_open_end(
+    admin_client: Client, last: str, end: str
+) -> None:
+    cell = period_cell(admin_client, f"2026-11-01..{last}")
+    assert f"<div>Sun 2026-11-29 \N{EN DASH} {end}</div>" in cell
+
+
+def test_period_names_each_of_its_reasons_once(admin_client: Client) -> None:
+    christmas = "12-24..12-26 # Christmas"
+    cell = period_cell(admin_client, f"{christmas}\n12-27 # Inventory\n12-28 # Christmas")
+    assert ">Christmas, Inventory<" in cell
+    days = "\n".join(f"12-{day} # Reason {day}" for day in range(10, 17))
+    assert ">Reason 10, Reason 11, Reason 12, Reason 13, Reason 14, …<" in period_cell(
+        admin_client, days
+    )
 
 
 def test_list_counts_jobs_and_calendar_in_use_is_not_deleted(admin_client: Client) -> None:

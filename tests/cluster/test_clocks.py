@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.chaos,
     pytest.mark.postgresql,
     pytest.mark.mariadb,
-    pytest.mark.timeout(300),
 ]
 
 TEN_MINUTES = 600

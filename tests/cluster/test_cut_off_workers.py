@@ -81,7 +81,6 @@ def start_run_on_one_worker(
     return run
 
 
-@pytest.mark.timeout(240)
 def test_late_success_is_recorded_counted_and_not_applied(
     cluster: Cluster, to_database: FaultProxy, store: Path
 ) -> None:
@@ -105,7 +104,6 @@ def test_late_success_is_recorded_counted_and_not_applied(
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(240)
 def test_worker_stops_its_code_before_the_next_attempt_begins(
     cluster: Cluster, to_database: FaultProxy, store: Path, tmp_path: Path
 ) -> None:

@@ -75,7 +75,6 @@ def assert_all_processes_survived(cluster: Cluster, outages: set[int]) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)
 def test_no_run_is_lost_while_the_database_is_stopped_for_a_minute(
     cluster: Cluster, database: services.Server, redis_server: services.Server
 ) -> None:
@@ -126,7 +125,6 @@ def test_no_run_is_lost_while_the_database_is_stopped_for_a_minute(
     assert Run.objects.filter(job__name="run_all", state="succeeded").count() > 60
 
 
-@pytest.mark.timeout(240)
 def test_no_run_is_lost_when_the_database_is_restarted_killed_and_suspended(
     cluster: Cluster, database: services.Server
 ) -> None:

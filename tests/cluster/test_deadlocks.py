@@ -62,7 +62,6 @@ class Disturber:
             thread.join()
 
 
-@pytest.mark.timeout(300)
 def test_no_run_is_lost_by_deadlocks(cluster: Cluster) -> None:
     env = shorter_durations(REDELIVER_AFTER=5)
     cluster.start(jobs=8, node_env=env, worker_env=env)

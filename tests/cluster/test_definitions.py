@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql]
 
-QUICK = shorter_durations(REDELIVER_AFTER=3, RUN_LEASE=3)
+QUICK = shorter_durations(REDELIVER_AFTER=5, RUN_LEASE=6)
 EDITS_AT_LEAST = 20
 
 

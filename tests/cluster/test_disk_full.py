@@ -118,7 +118,6 @@ def fill_the_wal(database: DatabaseCopy) -> None:
     connections.close_all()
 
 
-@pytest.mark.timeout(300)
 def test_no_run_is_lost_while_the_disk_of_the_database_is_full(
     disk: Disk, database: DatabaseCopy, proxy: FaultProxy, cluster: Cluster
 ) -> None:

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql]
 
-QUICK = shorter_durations(REDELIVER_AFTER=3, RUN_LEASE=3)
+QUICK = shorter_durations(REDELIVER_AFTER=5, RUN_LEASE=6)
 ALLOWED = 3
 WORKER_FAULTS = fault(["limit.joined", "limit.freed", "start.done", "finish.ended"], chance=0.03)
 NODE_FAULTS = fault(["limit.freed", "retry.written"], chance=0.1)

@@ -79,7 +79,6 @@ def break_link(cluster: Cluster, proxy: FaultProxy, fault: str) -> None:
     proxy.restore()
 
 
-@pytest.mark.timeout(240)
 def test_connections_are_reset_in_the_middle_of_an_answer(cluster: Cluster, links: Links) -> None:
     links.start(cluster)
     for (who, server), proxy in links.proxies.items():
@@ -88,7 +87,6 @@ def test_connections_are_reset_in_the_middle_of_an_answer(cluster: Cluster, link
     cluster.account()
 
 
-@pytest.mark.timeout(240)
 def test_workers_give_up_half_open_connections_to_redis(cluster: Cluster, links: Links) -> None:
     """This includes the connections of Celery's pool, on which workers answer the nodes' pings.
 
@@ -117,7 +115,6 @@ def wait_for_both_workers() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("server", ["database", "Redis"])
 @pytest.mark.parametrize("who", ["nodes", "workers"])
 def test_no_run_is_lost_on_a_broken_link(

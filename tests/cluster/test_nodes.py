@@ -32,7 +32,6 @@ pytestmark = [
     pytest.mark.chaos,
     pytest.mark.postgresql,
     pytest.mark.mariadb,
-    pytest.mark.timeout(300),
 ]
 
 CLAIM = ["claim.locked", "claim.written", "claim.committed"]

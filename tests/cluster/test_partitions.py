@@ -46,7 +46,6 @@ def wait_for_all_due(what: str) -> None:
     wait_until(done, TIMEOUT, what=what, interval=0.2)
 
 
-@pytest.mark.timeout(400)
 def test_other_nodes_work_for_a_node_without_database_or_broker(
     cluster: Cluster, database_proxy: SilentProxy, broker_proxy: SilentProxy
 ) -> None:

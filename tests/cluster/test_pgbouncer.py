@@ -37,7 +37,6 @@ def test_node_and_worker_leave_no_limits_on_the_server_connections(
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(240)
 def test_no_run_is_lost_behind_a_transaction_pool(cluster: Cluster, pgbouncer: PgBouncer) -> None:
     env = shorter_durations(REDELIVER_AFTER=5) | pgbouncer.client_env
     cluster.start(jobs=6, nodes=3, node_env=env, worker_env=env)

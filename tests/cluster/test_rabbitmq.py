@@ -40,7 +40,6 @@ def queue_type(
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(240)
 def test_no_run_is_lost_when_rabbitmq_is_killed_and_restarted(
     cluster: Cluster, rabbitmq_server: services.RabbitmqServer, queue_type: str
 ) -> None:
@@ -90,7 +89,6 @@ def proxies(rabbitmq_server: services.RabbitmqServer) -> Iterator[dict[str, Faul
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)
 def test_no_run_is_lost_when_one_side_is_partitioned_from_rabbitmq(
     rabbitmq_server: services.RabbitmqServer,
     proxies: dict[str, FaultProxy],

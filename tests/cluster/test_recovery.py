@@ -13,7 +13,6 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.nightly]
 
 
-@pytest.mark.timeout(300)
 def test_runs_are_on_time_again_after_all_workers_were_gone_for_a_minute(cluster: Cluster) -> None:
     """The summary says how long it takes to start the workers and to execute what is overdue."""
     cluster.start(jobs=10)

@@ -51,7 +51,6 @@ def assert_outage_logged_once(cluster: Cluster) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)
 def test_no_run_is_lost_while_redis_is_stopped_for_a_minute(
     cluster: Cluster, redis_server: services.Server
 ) -> None:

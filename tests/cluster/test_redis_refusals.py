@@ -33,7 +33,6 @@ def wait_until_refused(redis: Redis, error: type[Exception]) -> None:
     wait_until(refused, TIMEOUT, what="Redis to refuse writes")
 
 
-@pytest.mark.timeout(240)
 def test_no_run_is_lost_while_redis_refuses_writes(cluster: Cluster, redis: Redis) -> None:
     """Locks can't be renewed, and messages can't be sent. Later they can."""
     env = shorter_durations(REDELIVER_AFTER=5)

@@ -15,7 +15,6 @@ pytestmark = [
     pytest.mark.chaos,
     pytest.mark.postgresql,
     pytest.mark.mariadb,
-    pytest.mark.timeout(300),
 ]
 
 

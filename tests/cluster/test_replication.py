@@ -106,7 +106,6 @@ def start(cluster: Cluster, proxy: FaultProxy) -> None:
     cluster.run_for(5)
 
 
-@pytest.mark.timeout(300)
 def test_synchronous_failover_loses_nothing(
     cluster: Cluster,
     proxy: FaultProxy,
@@ -121,7 +120,6 @@ def test_synchronous_failover_loses_nothing(
     cluster.account()
 
 
-@pytest.mark.timeout(300)
 def test_asynchronous_failover_repeats_lost_runs(
     cluster: Cluster,
     proxy: FaultProxy,

@@ -9,7 +9,7 @@ from django_dcron.models import Calendar, Run
 from tests.cluster.cluster import SECOND, WITNESS, Cluster, fault, now
 from tests.factories import make_job
 
-pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.postgresql]
 
 LINES = "*/4 * * * * *\n*/6 * * * * *\nCRON_TZ=Asia/Kathmandu */10 * * * * *"
 

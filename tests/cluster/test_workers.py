@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
-QUICK = shorter_durations(REDELIVER_AFTER=3, RUN_LEASE=3)
+QUICK = shorter_durations(REDELIVER_AFTER=5, RUN_LEASE=6)
 
 
 def lost() -> QuerySet[Attempt]:

@@ -24,7 +24,7 @@ from django_dcron.exceptions import (
 )
 from django_dcron.models.hidden_characters import hidden_in_label, message_for
 from django_dcron.policies.alerting import InvalidRule, read_rules
-from django_dcron.policies.chains import ChainCondition, split_label
+from django_dcron.policies.chains import ChainCondition, same_job, split_label
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.utils.durations import write_duration
@@ -255,6 +255,9 @@ def _after_errors(job: Job) -> dict[str, str]:
             }
         if split_label(label) == (job.namespace, job.name):
             return {"after": _("%(job)s can't run after itself.") % {"job": label}}
+    if labels := same_job(job.after):
+        text = _("%(first)s and %(second)s are the same job. Name it once.")
+        return {"after": text % {"first": labels[0], "second": labels[1]}}
     return {}
 
 

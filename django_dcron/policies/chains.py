@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
@@ -57,6 +57,16 @@ def split_label(label: str) -> JobKey:
 def label_of(namespace: str, name: str) -> str:
     """Join namespace and name, the reverse of ``split_label``."""
     return name if namespace == "default" else f"{namespace}/{name}"
+
+
+def same_job(labels: Iterable[str]) -> tuple[str, str] | None:
+    """Return the first two labels that name the same job, or None."""
+    label_by_key: dict[JobKey, str] = {}
+    for label in labels:
+        first = label_by_key.setdefault(split_label(label), label)
+        if first != label:
+            return first, label
+    return None
 
 
 def find_cycle(before: Mapping[Key, Collection[Key]], job: Key) -> list[Key]:

@@ -16,7 +16,7 @@ from typing import Any, TypedDict, get_args, get_type_hints
 from django.utils.functional import Promise
 
 from django_dcron.policies.alerting import rule_kinds
-from django_dcron.policies.chains import ChainCondition
+from django_dcron.policies.chains import ChainCondition, same_job
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.retry import exception_name
@@ -235,6 +235,10 @@ def _stored_after(value: object) -> dict[str, str]:
         if not isinstance(job, str):
             raise TypeError(f"after contains {job!r:.100}. Use the names of jobs.")
         _check_choice(f"after: condition for {job!r:.100}: ", condition, CONDITIONS)
+    if labels := same_job(value):
+        raise ValueError(
+            f"after: {labels[0]!r:.100} and {labels[1]!r:.100} are the same job. Name it once."
+        )
     return dict(value)
 
 

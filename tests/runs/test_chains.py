@@ -472,6 +472,8 @@ def test_following_job_stays_enabled_after_its_schedule_ends() -> None:
         ({"shop/first": "failed"}, "There is no job shop/first."),
         ({"me": "failed"}, "me "),
         ({"default/me": "failed"}, "default/me "),
+        ({"first": "ended", "default/first": "failed"}, "first and default/first "),
+        ({"default/first": "failed", "first": "ended"}, "default/first and first "),
     ],
 )
 def test_invalid_after_is_refused_and_not_saved(after: Any, text: str) -> None:
@@ -487,6 +489,22 @@ def test_invalid_after_is_refused_and_not_saved(after: Any, text: str) -> None:
     me.refresh_from_db()
     assert me.after == {"first": "failed"}
     assert Link.objects.get().on == "failed"
+
+
+def test_stored_job_that_names_another_job_twice_can_be_paused_and_follows_it_once() -> None:
+    """Such rows may exist: they were stored before the validation refused them."""
+    first = make_idle_job(name="first")
+    second = follower(first, name="second")
+    after = {"first": "ended", "default/first": "ended"}
+    Job.objects.filter(pk=second.pk).update(after=after)
+    control.resume(control.pause(Job.objects.get(pk=second.pk), "deploy"))
+    run = running(first)
+    assert succeed(run)
+    assert len(followers(run)) == 1
+    first.name = "renamed"
+    control.save(first)
+    second.refresh_from_db()
+    assert second.after == {"renamed": "ended"}
 
 
 def test_cycle_is_refused_and_named() -> None:

@@ -68,6 +68,11 @@ def test_cron_is_exported_by_the_package() -> None:
         ({"after": "import-orders"}, TypeError, ("after", "{'import-orders': 'succeeded'}")),
         ({"after": {"a": "success"}}, ValueError, ("after", "'a'", "mean 'succeeded'", "'ended'")),
         ({"after": {1: "ended"}}, TypeError, ("after", "1")),
+        (
+            {"after": {"a": "failed", "default/a": "ended"}},
+            ValueError,
+            ("after", "'a'", "'default/a'"),
+        ),
         ({"alerts": "ops"}, TypeError, ("alerts", "'ops'", "'to'")),
         ({"alerts": {"on": "failed"}}, TypeError, ("alerts", "'to'")),
         ({"alerts": ["failed"]}, TypeError, ("alerts", "rule 1", "'failed'")),

@@ -1,4 +1,4 @@
-"""Keep the links of chains: ``Job.after`` as rows, which the end of a run can look up.
+"""Store the links of chains: ``Job.after`` as rows, which the code that ends a run can query.
 
 Invariants:
 
@@ -40,22 +40,25 @@ class StoredLinks:
 
     after: dict[Key, str] = field(default_factory=dict)
     """The jobs that it follows, each with the required outcome."""
-    known_as: Key | None = None
-    """Its stored name if other jobs follow it."""
+    followed_as: Key | None = None
+    """The job's stored namespace and name, if other jobs follow it."""
 
 
 def check_links(
-    job: Job, using: str, visible: QuerySet[Job] | None = None, named_before: Collection[str] = ()
+    job: Job,
+    using: str,
+    visible: QuerySet[Job] | None = None,
+    previous_labels: Collection[str] = (),
 ) -> None:
     """Check ``after``. Raises ``ValidationError`` if it names a missing job or forms a cycle.
 
     ``visible``: The jobs that the user may see; by default, all. Other jobs count as missing and no
-    error names them, unless they are in ``named_before``, the previous value of ``after``.
+    error names them, unless they are in ``previous_labels``, the previous value of ``after``.
     """
     if not job.after:
         return
     if visible is not None:
-        require_visible(job, visible_keys([job], visible), named_before)
+        require_visible(job, visible_keys([job], visible), previous_labels)
     ids = read_ids(map(split_label, job.after), using)
     shown = Job.objects.using(using) if visible is None else visible
     resolve_follows(job, job.pk, ids, read_edges(using), lambda cycle: shown.in_bulk(cycle))
@@ -68,15 +71,18 @@ def visible_keys(jobs: Iterable[Job], visible: QuerySet[Job]) -> set[Key]:
     return set(rows)
 
 
-def require_visible(job: Job, keys: Collection[Key], named_before: Collection[str]) -> None:
-    """Raise ``ValidationError`` if ``after`` names a job outside ``keys`` and ``named_before``."""
+def require_visible(job: Job, keys: Collection[Key], previous_labels: Collection[str]) -> None:
+    """Raise ``ValidationError`` if ``after`` names a job that isn't in ``keys``.
+
+    Labels in ``previous_labels`` are allowed.
+    """
     for label in sorted(job.after):
-        if split_label(label) not in keys and label not in named_before:
+        if split_label(label) not in keys and label not in previous_labels:
             raise _unknown_job(label)
 
 
 def without_names(error: ValidationError) -> ValidationError:
-    """Return the error for a user who may not see all jobs of a cycle: it names none of them."""
+    """Return the error without job names, for a user who may not see all jobs of the cycle."""
     hidden = {
         name: [_hidden_cycle() if each.code == "cycle" else each for each in errors]
         for name, errors in error.error_dict.items()
@@ -85,7 +91,7 @@ def without_names(error: ValidationError) -> ValidationError:
 
 
 def read_links(job_ids: Collection[int], using: str) -> dict[int, StoredLinks]:
-    """Return the stored links of jobs. The result lacks the jobs that have none."""
+    """Return the stored links of jobs. Jobs without links are absent."""
     links: defaultdict[int, StoredLinks] = defaultdict(StoredLinks)
     if not job_ids:
         return links
@@ -96,7 +102,7 @@ def read_links(job_ids: Collection[int], using: str) -> dict[int, StoredLinks]:
         if job_id in requested:
             links[job_id].after[namespace, name] = on
         if after_id in requested:
-            links[after_id].known_as = namespace, name
+            links[after_id].followed_as = namespace, name
     return links
 
 
@@ -110,12 +116,15 @@ def changes_links(job: Job, linked: StoredLinks | None) -> bool:
 
 def changes_name(job: Job, linked: StoredLinks | None) -> bool:
     """Return whether a save of ``job`` changes its name in the ``after`` of others."""
-    known_as = linked.known_as if linked else None
-    return known_as is not None and known_as != (job.namespace, job.name)
+    followed_as = linked.followed_as if linked else None
+    return followed_as is not None and followed_as != (job.namespace, job.name)
 
 
 def read_ids(keys: Iterable[Key], using: str) -> dict[Key, int]:
-    """Return the ids of the jobs with these keys, and of others with the same names."""
+    """Return the ids of the jobs with these keys.
+
+    The result may include jobs with the same names in other namespaces.
+    """
     names = {name for _namespace, name in keys}
     if not names:
         return {}
@@ -132,7 +141,7 @@ def read_edges(using: str) -> Edges:
     return edges
 
 
-def connected_jobs(job_ids: Iterable[int], edges: Edges) -> set[int]:
+def connected_jobs(job_ids: Collection[int], edges: Edges) -> set[int]:
     """Return the jobs of all chains that contain any of the jobs."""
     neighbors: Edges = defaultdict(set)
     for job, others in edges.items():
@@ -167,10 +176,13 @@ def resolve_follows(
         raise _unknown_job(unknown[0])
     follows = {pk: job.after[label] for label, pk in named.items() if pk is not None}
     if job_id is not None:
-        before = edges.get(job_id, set())
+        before = edges.get(job_id)
         edges[job_id] = {*follows}
         if cycle := find_cycle(edges, job_id):
-            edges[job_id] = before
+            if before is None:
+                del edges[job_id]
+            else:
+                edges[job_id] = before
             raise _cycle_error(cycle, jobs_of(cycle))
     return follows
 
@@ -242,21 +254,24 @@ def is_linked(job: Job, using: str) -> bool:
 
 
 def followers(job: Job, using: str) -> list[int]:
-    """Return the keys of the jobs that follow ``job``."""
+    """Return the primary keys of the jobs that follow ``job``."""
     links = Link.objects.using(using).filter(after=job.pk).order_by("job")
     return list(links.values_list("job_id", flat=True))
 
 
-def rename_in_links(job_id: int, old: tuple[str, str], new: str | None, using: str) -> None:
-    """Rename the job in the ``after`` of the jobs that follow it. None removes it from there."""
+def rename_in_links(job_id: int, old_key: Key, new_label: str | None, using: str) -> None:
+    """Rename the job in the ``after`` of the jobs that follow it.
+
+    If ``new_label`` is None, remove the job from their ``after``.
+    """
     followers = Job.objects.using(using).filter(links__after=job_id).order_by("pk")
     for follower in followers:
         after = {}
         for label, on in follower.after.items():
-            if split_label(label) != old:
+            if split_label(label) != old_key:
                 after[label] = on
-            elif new is not None:
-                after[new] = on
+            elif new_label is not None:
+                after[new_label] = on
         Job.objects.using(using).filter(pk=follower.pk).update(
             after=after, version=F("version") + 1
         )

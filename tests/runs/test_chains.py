@@ -3,6 +3,7 @@
 Invariant: a process that dies at any moment neither loses nor duplicates the following run.
 """
 
+import copy
 import json
 from datetime import timedelta
 from typing import Any
@@ -27,6 +28,7 @@ from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.execution.termination import record_killed_attempt
 from django_dcron.jobs import portable
 from django_dcron.jobs.attempt_end import declare_lost, end_attempt
+from django_dcron.jobs.chains import resolve_follows
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.jobs.pausing import end_pauses
 from django_dcron.jobs.sync import apply, plan
@@ -505,6 +507,16 @@ def test_stored_job_that_names_another_job_twice_can_be_paused_and_follows_it_on
     control.save(first)
     second.refresh_from_db()
     assert second.after == {"renamed": "ended"}
+
+
+@pytest.mark.parametrize("edges", [{1: {2}}, {1: {2}, 2: set()}, {1: {2}, 2: {3}}])
+def test_refused_cycle_leaves_the_links_unchanged(edges: dict[int, set[int]]) -> None:
+    before = copy.deepcopy(edges)
+    job = Job(pk=2, name="two", after={"one": "ended"})
+    jobs = {1: Job(pk=1, name="one"), 2: job}
+    with pytest.raises(ValidationError):
+        resolve_follows(job, 2, {("default", "one"): 1}, edges, lambda cycle: jobs)
+    assert edges == before
 
 
 def test_cycle_is_refused_and_named() -> None:

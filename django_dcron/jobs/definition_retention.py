@@ -3,9 +3,9 @@
 Invariants:
 
 - A job's latest definition stays for as long as the job exists.
-- An earlier definition stays while the job has a run that may have started with it. A run starts
-  after its scheduled time. So no run scheduled after a definition was superseded has started with
-  it. This needs no index of the attempts by definition.
+- An earlier definition stays while the job has a run scheduled before the definition was
+  superseded. A later run can't have used it, because a run starts after its scheduled time. This
+  rule needs no index of attempts by definition.
 - A definition that becomes the latest again during the deletion stays.
 """
 
@@ -53,7 +53,7 @@ def prune_definitions(*, dry_run: bool = False) -> Iterator[int]:
     """Delete the definitions that aren't needed.
 
     Yields the number of deleted definitions after each batch. The caller may pause between batches
-    or stop. With ``dry_run``, nothing is deleted.
+    or stop. With ``dry_run``, yields the number that would be deleted and deletes nothing.
     """
     rows = _rows()
     page = list(map(_Stored._make, rows[:BATCH_SIZE]))

@@ -8,6 +8,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.jobs.representation import summary_of
+from django_dcron.management.dcron.job_selection import schedule_with_zone
 from django_dcron.models import Cursor, Job, Node
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
@@ -36,6 +37,19 @@ def test_list_prints_one_line_per_job() -> None:
     assert first[-1] == "enabled"
     assert "failed" in out
     assert second == ["shop/import", "0 0 1 1 *", "-", "-", "paused"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shown"),
+    [
+        ("CRON_TZ=UTC 0 9 * * *", "CRON_TZ=UTC 0 9 * * *"),
+        ("0 9 * * *\nTZ=UTC 0 8 * * *", "0 9 * * *; TZ=UTC 0 8 * * * (Asia/Tokyo)"),
+        ("TZ=UTC 0 8 * * *\n0 9 * * *", "TZ=UTC 0 8 * * *; 0 9 * * * (Asia/Tokyo)"),
+        ("TZ=UTC 0 8 * * *\n\n  CRON_TZ=UTC 0 9 * * *", "TZ=UTC 0 8 * * *; CRON_TZ=UTC 0 9 * * *"),
+    ],
+)
+def test_zone_is_shown_unless_every_line_names_one(schedule: str, shown: str) -> None:
+    assert schedule_with_zone(Job(schedule=schedule, timezone="Asia/Tokyo")) == shown
 
 
 def test_shadow_is_marked() -> None:

@@ -159,9 +159,14 @@ def state_cell(job: Job) -> StyledText:
 
 
 def schedule_with_zone(job: Job) -> str:
-    """Return the schedule with its time zone, unless that is the site's or part of the text."""
-    text = "; ".join(job.schedule.splitlines())
-    if job.timezone == get_current_timezone_name() or job.schedule.startswith(("TZ=", "CRON_TZ=")):
+    """Return the schedule, followed by its time zone.
+
+    The zone is omitted if it is the site's zone or if every line of the text names a zone.
+    """
+    lines = [line.strip() for line in job.schedule.splitlines() if line.strip()]
+    text = "; ".join(lines)
+    names_zones = all(line.startswith(("TZ=", "CRON_TZ=")) for line in lines)
+    if job.timezone == get_current_timezone_name() or names_zones:
         return text
     return f"{text} ({job.timezone})"
 

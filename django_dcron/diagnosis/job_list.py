@@ -63,7 +63,7 @@ class JobFilter:
     pattern: str = ""
     """``NAMESPACE/NAME`` with ``*`` for any text and ``?`` for one character.
 
-    A pattern without a namespace matches jobs of the namespace ``default``.
+    A pattern without a namespace matches jobs of ``namespace``, or of the namespace ``default``.
     """
     condition: JobCondition | None = None
     source: str = ""
@@ -85,10 +85,11 @@ def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
         found = found.filter(part)
     if chosen.pattern:
         namespace, slash, name = chosen.pattern.rpartition("/")
-        found = found.filter(
-            namespace__regex=_regex(namespace if slash else DEFAULT_NAMESPACE),
-            name__regex=_regex(name),
-        )
+        found = found.filter(name__regex=_regex(name))
+        if slash:
+            found = found.filter(namespace__regex=_regex(namespace))
+        elif not chosen.namespace:
+            found = found.filter(namespace=DEFAULT_NAMESPACE)
     if chosen.source:
         found = jobs_from_source(found, chosen.source)
     if chosen.queue:

@@ -12,6 +12,7 @@ from django.db.models import Model
 from django.utils.timezone import get_current_timezone_name
 
 from django_dcron.diagnosis.job_list import (
+    DEFAULT_NAMESPACE,
     JobCondition,
     JobFilter,
     JobState,
@@ -100,7 +101,9 @@ def add_selection(
         "names",
         nargs="*",
         metavar=metavar,
-        help=f"{help_text}; or a pattern for jobs: 'shop/*', or '*/nightly-*' in every namespace",
+        help=f"{help_text}; or a pattern for jobs: 'shop/*', or '*/nightly-*' in every namespace "
+        "(a pattern without a namespace: jobs of --namespace, or of the namespace "
+        f"{DEFAULT_NAMESPACE})",
     )
     parser.add_argument("--all", action="store_true", help="all jobs")
     add_filters(parser)
@@ -147,8 +150,12 @@ def is_pattern(text: str) -> bool:
 
 
 def _matching(pattern: str, filters: JobFilter) -> list[Job]:
-    if not jobs(JobFilter(pattern=pattern)).exists():
-        raise usage_error(f"No job matches {pattern!r}. To list all jobs: manage.py dcron list")
+    namespace = "" if "/" in pattern else filters.namespace
+    if not jobs(JobFilter(pattern=pattern, namespace=namespace)).exists():
+        place = f" in the namespace {namespace!r}" if namespace else ""
+        raise usage_error(
+            f"No job matches {pattern!r}{place}. To list all jobs: manage.py dcron list"
+        )
     return list(jobs(replace(filters, pattern=pattern)))
 
 

@@ -228,6 +228,7 @@ SELECTIONS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "namespace": ({"namespace": "shop"}, {"import", "export"}),
     "pattern": ({"pattern": "sh?p/*port"}, {"import", "export"}),
     "pattern without namespace": ({"pattern": "*"}, {"other", "broken"}),
+    "pattern in namespace": ({"pattern": "*ort", "namespace": "shop"}, {"import", "export"}),
     "tags": ({"tags": ["t", "u"]}, {"import"}),
     "search": ({"search": "PORT", "namespace": "shop"}, {"import", "export"}),
     "source": ({"source": "crontab"}, {"export"}),

@@ -68,7 +68,8 @@ class JobFilterSerializer(StrictSerializer):
         required=False,
         max_length=LONGEST_PATTERN,
         help_text="Only jobs whose `namespace/name` matches, such as `shop/*`. `*` is any text, "
-        "`?` one character. Without a namespace: jobs of the namespace `default`.",
+        "`?` one character. A pattern without a namespace matches jobs of `namespace`, or of the "
+        "namespace `default`.",
     )
     tags = serializers.ListField(
         child=fields.StrictCharField(max_length=255),

@@ -52,8 +52,9 @@ def add_filters(parser: CommandParser) -> None:
         "--source",
         default="",
         metavar="SOURCE",
-        help=f"only jobs from this source: {CODE} (declared with @cron), {ADMIN} (created here), "
-        "or the source of an import, such as django-celery-beat or crontab",
+        help=f"only jobs from this source: {CODE} (declared with @cron), {ADMIN} (created in "
+        "the admin, over REST or with control), or the source of an import, such as "
+        "django-celery-beat or crontab",
     )
     parser.add_argument(
         "--queue",
@@ -102,7 +103,7 @@ def add_selection(
         nargs="*",
         metavar=metavar,
         help=f"{help_text}; or a pattern for jobs: 'shop/*', or '*/nightly-*' in every namespace "
-        "(a pattern without a namespace: jobs of --namespace, or of the namespace "
+        "(without a namespace, a pattern matches jobs of --namespace, or of the namespace "
         f"{DEFAULT_NAMESPACE})",
     )
     parser.add_argument("--all", action="store_true", help="all jobs")
@@ -113,11 +114,16 @@ def add_selection(
 class SelectedRows(Generic[T]):
     rows: list[T | Job]
     by_criteria: bool
-    """Whether a pattern, a filter or ``--all`` selected the rows, which the user may not know."""
+    """Whether a pattern, a filter or ``--all`` selected the rows.
+
+    The user may then not know which rows they are.
+    """
 
 
 def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]:
-    """Return the selected jobs, each once; ``find`` returns the row that has an exact name.
+    """Return the selected rows, each once.
+
+    ``find`` returns the row, a job or a run, for an exact name or id.
 
     Raises ``CommandError`` if nothing is selected.
     """
@@ -179,5 +185,5 @@ def schedule_with_zone(job: Job) -> str:
 
 
 def job_document(job: Job, now: datetime) -> dict[str, Any]:
-    """Return the job as the list of the REST API does."""
+    """Return the job in the format of the REST API's job list."""
     return summary_of(job) | {"status": status_of(job, now)}

@@ -2,7 +2,8 @@
 
 Each operation is one request. The two that write are Lua scripts, which Redis executes atomically.
 All keys share the hash tag ``{dcron}``, so a Redis Cluster stores them on one node. Scripts require
-this. The cache's ``KEY_PREFIX`` is part of each key, so sites that share a Redis don't share locks.
+this. The cache's ``KEY_PREFIX`` is part of each key. Sites that share a Redis database need
+different prefixes, or they share the locks.
 
 Redis doesn't guarantee that locks survive a failover to a replica, or eviction. It expires keys by
 its wall clock. Locks only save work, so none of this can start a run twice.
@@ -72,7 +73,7 @@ class RedisLock:
         self.alias = alias or dcron.CACHE
         cache = _cache_with_timeouts(self.alias)
         self._prefix = f"{cache.key_prefix}:" if cache.key_prefix else ""
-        self._client: Redis = cache.client.get_client(write=True)
+        self._client = _client_of(cache, self.alias)
         # Called with EVALSHA. After a restart or flush of Redis, the client loads the script again.
         self._hold = self._client.register_script(HOLD)
         self._release = self._client.register_script(RELEASE)
@@ -111,9 +112,9 @@ class RedisLock:
         }
 
     def problems(self) -> list[str]:
-        """Return how this Redis may lose locks and what to do about it.
+        """Return warnings about a configuration that may lose locks, each with its remedy.
 
-        Empty if Redis doesn't report its configuration.
+        Empty if there is none, or if Redis refuses INFO.
         """
         with self._driver_errors():
             try:
@@ -127,8 +128,8 @@ class RedisLock:
         }
         return [
             f"The Redis of cache {self.alias!r} has maxmemory-policy {policy}. If memory is short, "
-            "Redis evicts shard locks and, if it is also the broker, messages. Set the policy to "
-            "noeviction, or name another cache in DCRON_CACHE."
+            f"Redis evicts {_evicted_by(policy)}. Set the policy to noeviction, or name another "
+            "cache in DCRON_CACHE."
             for policy in sorted(policies - {"noeviction"})
         ]
 
@@ -156,6 +157,26 @@ class RedisLock:
             pool.disconnect(inuse_connections=False)
 
 
+def _evicted_by(policy: str) -> str:
+    """Return the data of django-dcron and Celery that Redis may evict."""
+    if policy.startswith("volatile-"):
+        # These policies evict only keys that expire. Celery's lists of messages don't expire.
+        return "shard locks"
+    return "shard locks and, if it is also the broker, messages"
+
+
+def _client_of(cache: Any, alias: str) -> Redis:
+    try:
+        client: Redis = cache.client.get_client(write=True)
+    except NotImplementedError as error:  # ShardClient
+        raise ImproperlyConfigured(
+            "Redis locks need a single Redis server or cluster, but the client class of "
+            f"CACHES[{alias!r}] is {type(cache.client).__name__}. Set DCRON_CACHE to a cache with "
+            'another client class, or set DCRON_LOCK = "database".'
+        ) from error
+    return client
+
+
 def _cache_with_timeouts(alias: str) -> Any:
     """Return the cache ``alias`` with separate connections that never wait forever.
 
@@ -164,7 +185,10 @@ def _cache_with_timeouts(alias: str) -> Any:
     connections. This also works for Sentinel and custom clients.
     """
     if alias not in settings.CACHES:
-        raise ImproperlyConfigured(f"DCRON_CACHE is {alias!r}, but CACHES has no such cache.")
+        raise ImproperlyConfigured(
+            f"CACHES has no cache {alias!r}. Set DCRON_CACHE to one of: "
+            f"{', '.join(sorted(settings.CACHES))}."
+        )
     configuration: dict[str, Any] = dict(settings.CACHES[alias])
     backend = configuration.pop("BACKEND")
     if not hasattr(caches[alias], "client"):

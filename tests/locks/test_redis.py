@@ -98,7 +98,13 @@ class TestConfiguration:
 
     def test_an_unknown_cache_is_refused(self, settings: Settings) -> None:
         settings.DCRON_CACHE = "nowhere"
-        with pytest.raises(ImproperlyConfigured, match=r"DCRON_CACHE .*'nowhere'"):
+        with pytest.raises(ImproperlyConfigured, match=r"'nowhere'.*DCRON_CACHE.*: default"):
+            RedisLock()
+
+    def test_a_client_class_with_several_servers_is_refused(self, settings: Settings) -> None:
+        options = {"CLIENT_CLASS": "django_redis.client.ShardClient"}
+        settings.CACHES = {"default": {**settings.CACHES["default"], "OPTIONS": options}}
+        with pytest.raises(ImproperlyConfigured, match=r"'default'.* ShardClient.* DCRON_CACHE"):
             RedisLock()
 
     @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ its wall clock. Locks only save work, so none of this can start a run twice.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from math import ceil
 from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from django.conf import settings
 from django.core.cache import caches
@@ -204,19 +205,23 @@ def _cache_with_timeouts(alias: str) -> Any:
 
 def _with_timeouts(url: str, options: dict[str, Any]) -> str:
     """Return ``url`` with each timeout that neither it nor the cache's ``options`` set."""
-    scheme, query = urlsplit(url).scheme, parse_qs(urlsplit(url).query)
+    parts = urlsplit(url)
+    query = parse_qsl(parts.query)  # without blank values, which redis-py ignores
+    needed = ["socket_timeout"]
+    if parts.scheme != "unix":
+        needed.append("socket_connect_timeout")
     configured = {
-        *query,
-        *options.get("CONNECTION_POOL_KWARGS", {}),
-        *(name.lower() for name in options),
+        **{name: options.get(name.upper()) for name in needed},
+        **options.get("CONNECTION_POOL_KWARGS", {}),
+        **dict(query),
     }
-    needed = (
-        ["socket_timeout"] if scheme == "unix" else ["socket_timeout", "socket_connect_timeout"]
-    )
-    missing = {name: TIMEOUT for name in needed if name not in configured}
+    # django-redis ignores the options None and 0.
+    missing = {name: TIMEOUT for name in needed if not configured.get(name)}
     if not missing:
         return url
-    return f"{url}{'&' if query else '?'}{urlencode(missing)}"
+    # Not geturl(), which returns unix:/path for unix:///path in Python 3.11.
+    base = re.split("[?#]", url, maxsplit=1)[0]
+    return f"{base}?{urlencode([*query, *missing.items()])}"
 
 
 def _text(value: bytes | str) -> str:

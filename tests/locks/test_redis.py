@@ -10,10 +10,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django_redis import get_redis_connection
 from pytest_django import Settings
 from redis import Redis
+from redis.connection import parse_url
 from redis.crc import key_slot
 
 from django_dcron.exceptions import LockUnavailable
-from django_dcron.locks.redis import RedisLock
+from django_dcron.locks.redis import RedisLock, _with_timeouts
 from tests import services
 from tests.waiting import wait_until
 
@@ -117,6 +118,18 @@ class TestConfiguration:
             (["redis://h/4", "redis://replica/4"], {}, (2.0, 2.0)),
             ("unix:///s?db=1", {}, (2.0, None)),
             ("unix:///s", {}, (2.0, None)),
+            ("redis://h/5?", {}, (2.0, 2.0)),
+            ("redis://h/5#fragment", {}, (2.0, 2.0)),
+            ("redis://h?db=", {}, (2.0, 2.0)),
+            ("redis://h/6?client_name=", {}, (2.0, 2.0)),
+            ("redis://h/6?socket_timeout=", {}, (2.0, 2.0)),
+            ("redis://h/7", {"SOCKET_TIMEOUT": None, "SOCKET_CONNECT_TIMEOUT": 0}, (2.0, 2.0)),
+            ("redis://h/8", {"CONNECTION_POOL_KWARGS": {"socket_timeout": None}}, (2.0, 2.0)),
+            (
+                "redis://h/9",
+                {"SOCKET_TIMEOUT": 7, "CONNECTION_POOL_KWARGS": {"socket_timeout": None}},
+                (2.0, 2.0),
+            ),
         ],
     )
     def test_default_timeouts_apply_unless_the_project_sets_its_own(
@@ -129,6 +142,39 @@ class TestConfiguration:
         pool = RedisLock()._client.connection_pool
         chosen = pool.connection_kwargs
         assert (chosen.get("socket_timeout"), chosen.get("socket_connect_timeout")) == timeouts
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "redis://h:7/5?",
+            "redis://h?db=5&client_name=",
+            "rediss://user:%40%2F%3F%23%25+@h/5?client_name=a%20b%2Bc%26d%3D%25&protocol=3",
+            "unix:///run/redis.sock?db=5",
+            "unix://user:%40%2F@/run/a%20b.sock",
+        ],
+    )
+    def test_other_parts_of_the_url_stay_equal(self, url: str) -> None:
+        with_timeouts = parse_url(_with_timeouts(url, {}))
+        for name in ("socket_timeout", "socket_connect_timeout"):
+            with_timeouts.pop(name, None)
+        assert with_timeouts == parse_url(url)
+
+
+@pytest.mark.parametrize(
+    ("policy", "evicts_messages"), [("allkeys-lru", True), ("volatile-ttl", False)]
+)
+def test_problems_name_the_data_that_redis_may_evict(
+    redis: Redis, lock: RedisLock, policy: str, evicts_messages: bool
+) -> None:
+    assert lock.problems() == []
+    redis.config_set("maxmemory-policy", policy)
+    try:
+        (problem,) = lock.problems()
+    finally:
+        redis.config_set("maxmemory-policy", "noeviction")
+    assert policy in problem
+    assert "shard locks" in problem
+    assert ("messages" in problem) is evicts_messages
 
 
 def read_only(redis: Redis) -> None:

@@ -17,6 +17,7 @@ from pytest_django import DjangoAssertNumQueries
 from django_dcron import control
 from django_dcron.admin import RunAdmin
 from django_dcron.admin.incidents import rerun_page
+from django_dcron.admin.incidents.trend import render_trend
 from django_dcron.conf import settings as dcron
 from django_dcron.db.now import database_now
 from django_dcron.jobs import queued_reruns
@@ -24,6 +25,7 @@ from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, AuditEntry, Cursor, Incident, Job, Node, Run
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
+from django_dcron.policies.incidents import extended_trend
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import endings
 from django_dcron.runs.completion import Ending
@@ -90,6 +92,16 @@ def test_list_links_to_the_page_and_shows_state_and_trend(admin_client: Client) 
     assert "Refused" in page
     assert str(incident.job) in page
     assert 'class="dcron-trend"' in page
+
+
+@pytest.mark.parametrize(
+    ("hours", "steps", "period"),
+    [(1, 24, "24 h"), (24, 14, "14 days"), (1, 12, "12 h"), (12, 3, "36 h"), (1, 1, "1 h")],
+)
+def test_trend_names_its_period(hours: int, steps: int, period: str) -> None:
+    now = database_now("default")
+    trend = extended_trend([], [now, now, now])
+    assert f"<title>3 failures in {period}</title>" in render_trend(trend, now, hours, steps)
 
 
 def test_list_costs_the_same_for_any_number_of_incidents(

@@ -16,9 +16,9 @@ MIN_BAR_HEIGHT = 2
 
 
 def render_trend(trend: Trend, now: datetime, hours: int, steps: int) -> SafeString:
-    """Return an image with one bar for each of ``steps`` steps of ``hours`` hours until now.
+    """Return an image of the last ``steps`` intervals of ``hours`` hours.
 
-    Empty if there were no failures.
+    It has a bar for each interval that has failures. Empty if there were no failures.
     """
     counts = trend_in_steps(trend, now, hours, steps)
     most = max(counts)
@@ -51,11 +51,11 @@ def render_trend(trend: Trend, now: datetime, hours: int, steps: int) -> SafeStr
 
 
 def _label(count: int, hours: int) -> str:
-    days = hours // 24
-    if days > 1:
+    days, rest = divmod(hours, 24)
+    if days > 1 and not rest:
         return ngettext(
             "%(count)d failure in %(days)d days", "%(count)d failures in %(days)d days", count
         ) % {"count": count, "days": days}
-    return ngettext("%(count)d failure in 24 hours", "%(count)d failures in 24 hours", count) % {
-        "count": count
-    }
+    return ngettext(
+        "%(count)d failure in %(hours)d h", "%(count)d failures in %(hours)d h", count
+    ) % {"count": count, "hours": hours}

@@ -1,7 +1,7 @@
 """Admin sites that narrow what their users see and do.
 
 ``teams``, ``runs`` and ``planned`` narrow ``get_queryset``. ``guarded``, ``watched`` and
-``locked`` check object permissions.
+``locked`` check object permissions. ``only_jobs`` has no other model.
 """
 
 from typing import Any
@@ -130,6 +130,8 @@ planned = _site("planned", PlannedRunAdmin, FirstAttemptAdmin)
 locked = _site("locked", LockedRunAdmin)
 guarded = _site("guarded", GuardedJobAdmin)
 watched = _site("watched", WatchedJobAdmin)
+only_jobs = admin.AdminSite("only_jobs")
+only_jobs.register(Job, dcron_admin.JobAdmin)
 
 
 class Urls:

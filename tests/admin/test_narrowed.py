@@ -657,3 +657,13 @@ def test_figures_count_visible_rows_only(world: World) -> None:
     assert counted(mine) == [2, 1, 1, 1, 1, 2, 1, 2, 1]
     assert counted(EVERYTHING) == [5, 2, 2, 2, 2, 4, 2, 5, 3]
     assert counted(nothing) == [0] * 9
+
+
+def test_site_without_runs_shows_jobs_without_links_to_runs(world: World, on_site: Any) -> None:
+    client = on_site(narrowed_sites.only_jobs)
+    job = world.mine.job
+    status_url = reverse("admin:django_dcron_job_status", args=[job.pk])
+    for url in (list_url("job"), job_url(job), status_url):
+        response = client.get(url)
+        assert response.status_code == 200, url
+        assert "/run/" not in response.content.decode(), url

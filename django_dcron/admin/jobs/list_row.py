@@ -73,6 +73,7 @@ HEIGHTS = {
 class JobRow:
     recent: RecentRuns
     runs_url: str
+    """The URL of the job's runs; empty if the user may not view runs."""
     last_url: str
     """The URL of the run that finished last; empty if there is none."""
     buttons: SafeString
@@ -94,7 +95,7 @@ def attach_rows(model_admin: JobAdmin, request: HttpRequest, jobs: Iterable[Any]
     for job in jobs:
         runs = recent.get(job.pk, RecentRuns(()))
         last = runs.last_finished
-        runs_url = list_url(Run, site, job__id__exact=str(job.pk))
+        runs_url = list_url(Run, site, job__id__exact=str(job.pk)) if sees_runs else ""
         job.row = JobRow(
             recent=runs,
             runs_url=runs_url,

@@ -148,11 +148,12 @@ class JobPage:
         self.statistics = self.status.statistics
         self.may_view_runs = self.status.may_view_runs
         self.runs: list[ListedRun] = []
+        self.all_runs = ""
         if self.may_view_runs:
             latest = list(runs.filter(job=job.pk).order_by("-scheduled_at")[:RUNS])
             first = first_attempts(latest)
             self.runs = [_listed_run(run, first.get(run.pk)) for run in latest]
-        self.all_runs = list_url(Run, site, job__id__exact=str(job.pk))
+            self.all_runs = list_url(Run, site, job__id__exact=str(job.pk))
         self.why_url, self.why_zone = why.why_url(job, site), self.zone or "UTC"
 
     @cached_property

@@ -74,16 +74,16 @@ class RecentRuns:
 
 
 def recent_runs(jobs: Sequence[Job], scope: Scope) -> dict[int, RecentRuns]:
-    """Return the latest runs by job."""
-    if not jobs:
-        return {}
+    """Return the latest runs by job. Deleted jobs have none."""
     latest = scope.runs.filter(job=OuterRef("pk")).order_by("-scheduled_at")
-    firsts = (
+    firsts = list(
         Job.objects.using(scope.jobs.db)
         .filter(pk__in=[job.pk for job in jobs])
         .order_by()
         .values_list("pk", Subquery(latest.values("scheduled_at")[LATEST - 1 : LATEST]))
     )
+    if not firsts:
+        return {}
     rows = scope.runs.filter(reduce(or_, map(_since, firsts))).order_by("job", "scheduled_at")
     found: defaultdict[int, list[RecentRun]] = defaultdict(list)
     for job_id, *columns in rows.values_list(*COLUMNS):

@@ -14,7 +14,8 @@ from django_dcron import control
 from django_dcron.admin.dashboard.timeline import SYMBOLS
 from django_dcron.admin.jobs.list_row import HEIGHTS
 from django_dcron.diagnosis.job_list import next_run_of
-from django_dcron.diagnosis.recent_runs import LATEST
+from django_dcron.diagnosis.recent_runs import LATEST, recent_runs
+from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import State
@@ -281,6 +282,16 @@ def test_menu_of_row_needs_permissions(staff_with: StaffWith) -> None:
     assert list(_menu_of(staff_with("view_job", "view_run"), job)) == ["change", "run", "why"]
     found = _menu_of(staff_with("view_job", "trigger_job"), job)
     assert list(found) == ["change", "backfill"]
+
+
+def test_jobs_deleted_while_the_list_loads_have_no_runs(db: None) -> None:
+    job, gone = make_job("one"), make_job("gone")
+    for each in (job, gone):
+        _finish(each, 1, "failed")
+    Job.objects.filter(pk=gone.pk).delete()
+    assert recent_runs([job, gone], EVERYTHING).keys() == {job.pk}
+    assert recent_runs([gone], EVERYTHING) == {}
+    assert recent_runs([], EVERYTHING) == {}
 
 
 def test_buttons_of_row_need_permission(staff_with: StaffWith) -> None:

@@ -284,6 +284,13 @@ def test_menu_of_row_needs_permissions(staff_with: StaffWith) -> None:
     assert list(found) == ["change", "backfill"]
 
 
+def test_menu_of_row_calls_the_page_view_without_change_permission(staff_with: StaffWith) -> None:
+    job = make_job()
+    link = f'<li><a href="{job_url(job)}">{{}}</a></li>'
+    assert link.format("View") in _row(staff_with("view_job"), job)
+    assert link.format("Edit") in _row(staff_with("view_job", "change_job"), job)
+
+
 def test_jobs_deleted_while_the_list_loads_have_no_runs(db: None) -> None:
     job, gone = make_job("one"), make_job("gone")
     for each in (job, gone):

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from django_dcron.admin.object_action import ObjectAction
 
 BUTTONS = ("run_now", "pause", "resume")
-"""The actions beside the menu of a row, which has all others."""
+"""The actions with a button in the row. The row's menu has all other actions."""
 NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 KEY_PLACEHOLDER = "__job__"
 """Takes the place of a job's key in the pattern of a URL."""
@@ -80,7 +80,7 @@ class JobRow:
     freeze: FreezeExtent | None
     """The freeze that holds back the next run."""
     is_running: bool
-    """Whether a run is running that the user may view."""
+    """Whether a run that the user may view is running."""
 
 
 def attach_rows(model_admin: JobAdmin, request: HttpRequest, jobs: Iterable[Any]) -> None:
@@ -187,10 +187,9 @@ class _RowActions:
     def __init__(self, model_admin: JobAdmin, request: HttpRequest) -> None:
         site = model_admin.admin_site
         self._admin, self._request = model_admin, request
-        self._sees_runs = may_view(request, Run, site)
         self._backfills = model_admin.may_backfill(request)
         self._query = urlencode({FROM_LIST: request.GET.urlencode()})
-        self._edit, self._why, self._backfill = (
+        self._change, self._why, self._backfill = (
             reverse(f"admin:{name}", args=[KEY_PLACEHOLDER], current_app=site.name)
             for name in ("django_dcron_job_change", why.URL_NAME, backfill_page.URL_NAME)
         )
@@ -210,8 +209,10 @@ class _RowActions:
             if not self._admin.refusal(self._request, action, job)
         ]
         buttons = [self._button(each, job) for each in possible if each.name in BUTTONS]
-        items = [format_html('<a href="{}">{}</a>', _url_for(self._edit, job), _("Edit"))]
-        if self._sees_runs:
+        may_change = self._admin.has_change_permission(self._request, job)
+        label = _("Edit") if may_change else _("View")
+        items = [format_html('<a href="{}">{}</a>', _url_for(self._change, job), label)]
+        if runs_url:
             items.append(format_html('<a href="{}">{}</a>', runs_url, _("View runs")))
             items.append(format_html('<a href="{}">{}</a>', _url_for(self._why, job), _("Why?")))
         for action in possible:

@@ -8,8 +8,8 @@ Invariants:
 - Without JavaScript or ``django_htmx``, a part changes only when the page is reloaded. Everything
   else works.
 - A part contains no form with a CSRF token, because each token differs from the previous one.
-- Relative times ("3 s ago") would change a part at each refresh, so they are only in titles. The
-  pages of nodes show a recent time as "just now" instead.
+- A part shows the time left until a run in whole minutes, and recent times of a node as "just
+  now", because a relative time in seconds would change at each refresh.
 """
 
 from __future__ import annotations

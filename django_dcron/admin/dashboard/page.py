@@ -6,7 +6,8 @@ Invariants:
 - The cost of a section doesn't grow with the number of runs. The modules in ``diagnosis`` explain
   how; ``live`` bounds how often sections are read.
 - Without JavaScript or ``django_htmx``, sections change only when the page is reloaded.
-- A section contains no form with a CSRF token, and relative times ("3 s ago") only in titles.
+- A section contains no form with a CSRF token. It shows a recent tick as "just now", so that the
+  section doesn't change at each refresh.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from tests.factories import make_job, make_run
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-PAST = 4
+MINUTES_OF_HISTORY = 4
 """Minutes of history before the latest occurrence."""
 
 
@@ -41,28 +41,29 @@ class System:
         return set(self.examine(**window).findings.counts)
 
 
-def give_history(
-    job: Job, latest: datetime, *, created: timedelta = PAST * MINUTE + MINUTE / 2
+def create_history(
+    job: Job, latest: datetime, *, age: timedelta = MINUTES_OF_HISTORY * MINUTE + MINUTE / 2
 ) -> None:
     """Create five succeeded runs, one per minute up to ``latest``.
 
-    The job is slightly older than the first run.
+    ``age`` is the age of the job at ``latest``. By default, the job is slightly older than the
+    first run.
     """
-    for back in range(PAST, -1, -1):
+    for back in range(MINUTES_OF_HISTORY, -1, -1):
         at = latest - back * MINUTE
         run = make_run(job, "running", scheduled_at=at, due_at=at, started_at=at, claimed_at=at)
         Attempt.objects.filter(run=run).update(outcome="succeeded", finished_at=at)
         Run.objects.filter(pk=run.pk).update(state="succeeded", finished_at=at)
     Cursor.objects.filter(pk=job.pk).update(
-        next_at=latest + MINUTE, previous_at=latest, placed_at=latest - created
+        next_at=latest + MINUTE, previous_at=latest, placed_at=latest - age
     )
-    Statistics.objects.filter(pk=job.pk).update(succeeded=PAST + 1)
-    Job.objects.filter(pk=job.pk).update(created_at=latest - created)
+    Statistics.objects.filter(pk=job.pk).update(succeeded=MINUTES_OF_HISTORY + 1)
+    Job.objects.filter(pk=job.pk).update(created_at=latest - age)
 
 
 def make_job_with_history(latest: datetime, **fields: object) -> Job:
     job = make_job(**{"schedule": "* * * * *", "overlap_policy": "queue_all"} | fields)
-    give_history(job, latest)
+    create_history(job, latest)
     return job
 
 

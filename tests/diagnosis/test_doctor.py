@@ -39,7 +39,13 @@ from django_dcron.policies.retry import exception_name
 from django_dcron.policies.slots import Slot
 from django_dcron.scheduler.membership import Membership
 from tests import services
-from tests.diagnosis.conftest import HOUR, MINUTE, PAST, System, make_job_with_history
+from tests.diagnosis.conftest import (
+    HOUR,
+    MINUTE,
+    MINUTES_OF_HISTORY,
+    System,
+    make_job_with_history,
+)
 from tests.factories import make_idle_job, make_run
 
 SECOND = timedelta(seconds=1)
@@ -143,7 +149,7 @@ RUN_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
         ),
     ),
     (Code.RUN_OFF_SCHEDULE, lambda s: make_run(s.job, scheduled_at=s.latest - 90 * SECOND)),
-    (Code.STATISTICS_BEHIND, lambda s: Statistics.objects.update(succeeded=PAST)),
+    (Code.STATISTICS_BEHIND, lambda s: Statistics.objects.update(succeeded=MINUTES_OF_HISTORY)),
     (Code.STATISTICS_BEHIND, lambda s: Statistics.objects.all().delete()),
     (
         Code.RUN_OVERDUE,

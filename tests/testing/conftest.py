@@ -1,4 +1,4 @@
-"""Shared by the tests of ``django_dcron.testing``: a start time, and targets that record calls."""
+"""Fixtures for the tests of ``django_dcron.testing``: start time, and targets that record calls."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -31,13 +31,19 @@ def clock_at_nine() -> Iterator[ManualClock]:
 
 @pytest.fixture
 def calls() -> list[tuple[str, datetime, datetime]]:
-    """Calls of targets of ``make_target``: job, occurrence, and django-dcron's current time."""
+    """The recorded calls of the targets that ``make_target`` made.
+
+    Each is a job, an occurrence, and django-dcron's current time.
+    """
     return []
 
 
 @pytest.fixture
 def make_target(calls: list[tuple[str, datetime, datetime]]) -> Iterator[MakeTarget]:
-    """Return the key of a target that records each call and then calls ``work``."""
+    """Yield a function that registers a target and returns its key.
+
+    The target records each call and then calls ``work``.
+    """
 
     def make(work: Callable[[], Any] = lambda: None) -> str:
         def target() -> Any:

@@ -1,8 +1,8 @@
 """PostgreSQL fails over: its primary is killed, and its standby is promoted.
 
-All processes reach the database through a proxy that turns to the standby, as through a virtual
-address. Synchronous replication must lose nothing. Asynchronous replication loses the transactions
-that the standby hasn't received: occurrences in them run again.
+All processes reach the database through a proxy, which the test redirects to the standby, as a
+virtual IP address would be. Synchronous replication must lose nothing. Asynchronous replication
+loses the transactions that the standby hasn't received: occurrences in them run again.
 """
 
 import shutil
@@ -31,7 +31,7 @@ class Standby(DatabaseCopy):
 
     def __init__(self, primary: services.Server) -> None:
         self.stream = FaultProxy(primary.answers_at)
-        """What the primary sends goes through this proxy."""
+        """The proxy between primary and standby, for the replication stream."""
         source = f"host=127.0.0.1 port={self.stream.port} application_name={NAME}"
         super().__init__(NAME, primary, settings.DIRECTORY / NAME, "-R", source=source)
 
@@ -140,6 +140,6 @@ def test_asynchronous_failover_repeats_lost_runs(
     assert cluster.history is not None
     verdict = judge(cluster.history)
     assert verdict.totals.lost == 0
-    again = [finding for finding in verdict.findings if finding.rule == "starts"]
-    assert again, "runs of the lost transactions ran again"
+    repeated = [finding for finding in verdict.findings if finding.rule == "starts"]
+    assert repeated, "no run of the lost transactions was repeated"
     assert {finding.rule for finding in verdict.findings} <= {"starts", "order", "overlaps"}

@@ -133,7 +133,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         )
     ),
     Equivalent(_CLAIMING, "", "CLAIMED_AT_ONCE = 2000", "CLAIMED_AT_ONCE = 2001", TUNING),
-    # --- pure ---
+    # --- schedules, policies, utilities and the clock ---
     *(
         Equivalent(_RETRY, "", f'{name} = "{name.lower()}"', f'{name} = "{value}"', NOT_STORED)
         for name in ("TRANSIENT", "CONTENTION", "PERMANENT")
@@ -270,7 +270,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "overdue",
         "for number in range(DOUBLINGS + 1):",
         "for number in range(DOUBLINGS + 2):",
-        "The first condition says the same about one more delivery.",
+        "For one more delivery, the added condition equals the first one.",
     ),
     Equivalent(
         _RESCUE,

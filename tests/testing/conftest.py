@@ -1,4 +1,4 @@
-"""Fixtures for the tests of ``django_dcron.testing``: start time, and targets that record calls."""
+"""Fixtures for tests of ``django_dcron.testing``: a start time, and targets that record calls."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime

@@ -18,6 +18,7 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded, Terminated,
 from celery.signals import (
     beat_init,
     before_task_publish,
+    celeryd_init,
     task_received,
     worker_process_init,
     worker_process_shutdown,
@@ -25,6 +26,7 @@ from celery.signals import (
 from celery.worker import state as worker_state
 from celery.worker.control import control_command
 
+from django_dcron.conf import Settings
 from django_dcron.db.query_log import forget_queries
 from django_dcron.db.routing import alias_for
 from django_dcron.dispatch import worker_reconnect  # noqa: F401 (connects a signal)
@@ -124,6 +126,17 @@ def report_state(state: Any) -> list[dict[str, Any]]:
     return [*unknown_runs.report(), *beat_tasks.report()]
 
 
+@celeryd_init.connect(weak=False)
+def _require_valid_settings(**kwargs: Any) -> None:
+    """End a worker whose settings are invalid: each of its runs would fail.
+
+    Celery runs Django's system checks in a worker, but ignores what they find.
+    """
+    if problems := [problem for setting in Settings.all() if (problem := setting.problem())]:
+        text = "The worker can't start, because settings of django-dcron are invalid:"
+        raise SystemExit("\n".join([text, *problems, "Correct them. See manage.py check."]))
+
+
 @task_received.connect(weak=False)
 def _remember_beat_tasks(request: Any = None, **kwargs: Any) -> None:
     beat_tasks.remember(request.request_dict, request.delivery_info)
@@ -194,7 +207,11 @@ def execute_run(self: Task[Any, Any], run_id: str, attempt: int) -> str:
             timeout_exception=SoftTimeLimitExceeded,
             end_process=_kill_this_process if _is_prefork_child() else None,
         )
-        return f"attempt {outcome}" if outcome else "dropped: not to be executed"
+        return (
+            f"attempt {outcome}"
+            if outcome
+            else "not executed: a duplicate message, or the run needs no start"
+        )
     except UnknownRun:
         _return_to_queue(self, UUID(run_id), attempt, worker)
         return "dropped: unknown run"

@@ -82,9 +82,9 @@ class PendingOutcomes:
 
     def flush_before_exit(self) -> None:
         """Wait up to ``DCRON_RUN_LEASE`` until no outcome is pending. Log those that are lost."""
-        seconds = settings.RUN_LEASE.total_seconds()
         if self.flush(0):
             return
+        seconds = settings.RUN_LEASE.total_seconds()
         text = "process waits for locked runs before it exits: runs=%d at_most=%gs"
         extra = {"event": "exit_waits_for_outcomes", "runs": len(self._heartbeats)}
         logger.warning(text, len(self._heartbeats), seconds, extra=extra)

@@ -51,6 +51,15 @@ def worker(
     return start
 
 
+def test_worker_with_invalid_settings_does_not_start(start_worker: StartProcess) -> None:
+    invalid = {"DCRON_TEST_SETTINGS": json.dumps({"RUN_LEASE": 0.5, "LEASE": 0.1})}
+    worker = start_worker(env=invalid, wait=False)
+    assert worker.wait() == 1
+    for name in ("DCRON_RUN_LEASE", "DCRON_LEASE"):
+        assert worker.log.count(f"\n{name} ") == 1
+    assert worker.log.endswith("Correct them. See manage.py check.\n")
+
+
 def job_of(task: str, *args: Any, **fields: Any) -> Job:
     return make_idle_job(target=f"tests.app.tasks.{task}", args=list(args), **fields)
 

@@ -9,11 +9,12 @@ from getpass import getuser
 from io import StringIO
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
@@ -214,6 +215,34 @@ def test_run_keeps_waiting_while_node_restarts(monkeypatch: pytest.MonkeyPatch) 
     assert document("run", "idle")[1]["missing"] == "no_live_node"
     # The command checks every 5 s. The node is absent at 5, 10 and 15 s, and from 25 s on.
     assert 25 + run_watch.ABSENCE_TIMEOUT <= fake_time.passed < 30 + run_watch.ABSENCE_TIMEOUT
+
+
+@pytest.mark.django_db(transaction=True)
+def test_run_keeps_waiting_during_an_outage_of_the_database(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_watch, "time", fake_time := FakeTime())
+    real, longest = run_watch._read, 30.0
+
+    def unreachable(run_id: UUID) -> Run:
+        if 10 <= fake_time.passed < 10 + longest:
+            raise OperationalError("server closed the connection")
+        if fake_time.passed >= 10 + longest:
+            Run.objects.filter(pk=run_id).update(state="succeeded", finished_at=now)
+        return real(run_id)
+
+    now = database_now("default")
+    monkeypatch.setattr(run_watch, "_read", unreachable)
+    make_idle_job(name="idle")
+    code, message = call("run", "idle")
+    assert code == 0, message
+    assert message.count("waiting for the database: server closed the connection\n") == 1
+
+    fake_time.passed, longest = 0, 90.0
+    code, message = call("run", "idle")
+    run = Run.objects.get(state="pending")
+    assert (code, fake_time.passed) == (1, 10 + run_watch.ABSENCE_TIMEOUT)
+    assert message.endswith(f"To see how it ended: manage.py dcron history {run.pk}")
 
 
 def test_overdue_queued_run_means_worker_is_missing(settings: Settings) -> None:

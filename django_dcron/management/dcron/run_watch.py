@@ -3,8 +3,8 @@
 Invariants:
 
 - No stored text is lost or shown twice.
-- Without a time limit, the wait ends if the node or worker that the run needs is missing for
-  ``ABSENCE_TIMEOUT`` (``run_absence``).
+- Without a time limit, the wait ends if the database, or the node or worker that the run needs
+  (``run_absence``), is missing for ``ABSENCE_TIMEOUT``.
 - A log grows. Once it exceeds its limit, its middle is removed and the number of removed characters
   recorded. The number of new characters is therefore known.
 """
@@ -18,7 +18,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
+from django.db import connections
+
 from django_dcron.conf import settings
+from django_dcron.db.errors import UNAVAILABLE, in_one_line
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.dispatch.queues import queue_name
@@ -44,7 +47,8 @@ EXPLAIN_WAIT_AFTER = 5.0
 CHECK_ABSENCE_EVERY = 5.0
 """Seconds between two checks for a missing node or worker."""
 ABSENCE_TIMEOUT = 60.0
-"""Seconds without a node or worker after which the wait ends. A restart takes less time."""
+"""Seconds without a database, node or worker after which the wait ends. A restart takes less time.
+"""
 MARK = re.compile(r"\n\[\.\.\. ([0-9,]+) characters omitted \.\.\.\]\n")
 """The mark in the middle of a log that has exceeded its limit."""
 STYLES = {Outcome.SUCCEEDED: GOOD, Outcome.FAILED: BAD, Outcome.TIMED_OUT: BAD, Outcome.LOST: BAD}
@@ -63,28 +67,60 @@ class WatchResult:
 def watch_run(output: Output, run: Run, seconds: float | None) -> WatchResult:
     """Watch the run until it finishes, for at most ``seconds``.
 
-    Without ``seconds``, the wait also ends if a node or worker is missing for ``ABSENCE_TIMEOUT``.
+    Without ``seconds``, the wait also ends if the database, a node or a worker is missing for
+    ``ABSENCE_TIMEOUT``.
     """
     began = time.monotonic()
     absences = _Absences()
     with ProgressBar(output) as bar:
         printer = _Printer(bar, may_give_up=seconds is None)
+        outage = _Outage(bar, run, may_give_up=seconds is None)
         while True:
-            run = _read(run.pk)
-            # The run is read before its attempts: once it has ended, all of their data is written.
-            printer.show_attempts(_attempts(run.pk, printer.number))
-            if run.is_final:
-                return WatchResult(run)
             waited = time.monotonic() - began
-            if run.state != State.RUNNING and (run.attempt > 1 or waited >= EXPLAIN_WAIT_AFTER):
-                printer.explain_wait(run)
+            try:
+                run = _read(run.pk)
+                # The run is read before its attempts: once it has ended, all of their data is
+                # written.
+                printer.show_attempts(_attempts(run.pk, printer.number))
+                outage.end()
+                if run.is_final:
+                    return WatchResult(run)
+                if run.state != State.RUNNING and (run.attempt > 1 or waited >= EXPLAIN_WAIT_AFTER):
+                    printer.explain_wait(run)
+                if seconds is None and (absent := absences.lasting(run, waited)):
+                    return WatchResult(run, absent.absence, absent.message)
+            except UNAVAILABLE as error:
+                outage.go_on(error, waited)
             if seconds is not None and waited >= seconds:
                 return WatchResult(run)
-            if seconds is None and (absent := absences.lasting(run, waited)):
-                return WatchResult(run, absent.absence, absent.message)
             time.sleep(
                 CHECK_EVERY if seconds is None else max(min(CHECK_EVERY, seconds - waited), 0.01)
             )
+
+
+class _Outage:
+    """An outage of the database during the wait. The run isn't affected by the end of the wait."""
+
+    def __init__(self, bar: ProgressBar, run: Run, *, may_give_up: bool) -> None:
+        self._bar = bar
+        self._run = run
+        self._may_give_up = may_give_up
+        self._since: float | None = None
+
+    def end(self) -> None:
+        self._since = None
+
+    def go_on(self, error: Exception, waited: float) -> None:
+        """Keep waiting. Raises ``CommandError`` if the outage has lasted too long."""
+        connections[alias_for(Run)].close()
+        if self._since is None:
+            self._since = waited
+            self._bar.line(f"waiting for the database: {in_one_line(error)}", WARNING)
+        if self._may_give_up and waited - self._since >= ABSENCE_TIMEOUT:
+            raise negative_result(
+                f"The database hasn't answered for {ABSENCE_TIMEOUT:.0f} s. Stopped waiting; the "
+                f"run isn't affected. To see how it ended: manage.py dcron history {self._run.pk}"
+            ) from error
 
 
 class _Absences:

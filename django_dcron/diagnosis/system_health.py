@@ -12,8 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from socket import gethostname
 from typing import Any
@@ -37,6 +36,7 @@ from django_dcron.diagnosis.overdue import (
 from django_dcron.diagnosis.read_only import refuses_writes
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
+from django_dcron.diagnosis.workload import latest_worker_replies
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Freeze, Incident, Job, Node, Run
@@ -51,7 +51,6 @@ from django_dcron.policies.health.facts import (
     QueueFacts,
     SystemFacts,
     WaitingCount,
-    WorkerFacts,
 )
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict, assess
@@ -66,8 +65,6 @@ QUEUED_EXAMINED = 200
 """The number of queued runs whose queues are examined: the oldest undelivered and the latest."""
 LATEST_STARTS = 200
 """The number of latest starts that are searched for the last start from each queue."""
-REPLIES_EXPIRE = timedelta(minutes=2)
-"""Older replies of workers are outdated."""
 
 
 def read_verdict(namespace: str = "") -> Verdict:
@@ -98,12 +95,13 @@ def read_facts(namespace: str = "", now: datetime | None = None) -> SystemFacts:
     facts |= _nodes(nodes, {each["namespace"] for each in groups if each["enabled_jobs"]})
     working = [node.pk for node in nodes if cluster.is_live(node) and not cluster.is_stalled(node)]
     facts |= _jobs(jobs, groups, lately) | _targets(groups)
-    rows = _rows_to_summarize(runs, cursors, working, now)
+    facts["freezes"] = _freezes(namespace)
+    queued = runs.queued().not_frozen() if facts["freezes"] else runs.queued()
+    rows = _rows_to_summarize(runs, queued, cursors, working, now)
     summaries = dict(zip(rows, summarize(*rows.values()), strict=True))
     facts |= _due(summaries)
     facts |= _workers(runs, facts, now, summaries)
     facts["long_runs"] = find_long_runs(runs, now) if summaries["long_running"].number else ()
-    facts["freezes"] = _freezes(namespace)
     if not working:
         facts["database_read_only"] = bool(nodes) and refuses_writes(alias_for(Node))
     return SystemFacts(**facts)
@@ -157,33 +155,6 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
         "stalled_namespaces": len(idle),
         "workers": latest_worker_replies(live),
     }
-
-
-def latest_worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
-    """Return the workers' replies to the node that asked last; None without a recent reply.
-
-    The runs that a worker doesn't know are combined from its replies to all nodes.
-    """
-    replies = [
-        (at, node.workers["replies"])
-        for node in live
-        if node.workers
-        and cluster.time_since(node, at := datetime.fromisoformat(node.workers["at"]))
-        < REPLIES_EXPIRE
-    ]
-    if not replies:
-        return None
-    unknown: defaultdict[str, set[str]] = defaultdict(set)
-    for _, workers in replies:
-        for each in workers:
-            unknown[each["name"]] |= set(each["unknown_runs"])
-    _, latest = max(replies, key=lambda reply: reply[0])
-    return tuple(
-        WorkerFacts(
-            each["name"], tuple(each["queues"]), each["executes"], len(unknown[each["name"]])
-        )
-        for each in latest
-    )
 
 
 # --- jobs -----------------------------------------------------------------------------------------
@@ -291,7 +262,7 @@ def _names(jobs: JobQuerySet) -> tuple[str, ...]:
 
 
 def _rows_to_summarize(
-    runs: RunQuerySet, cursors: Any, working: list[str], now: datetime
+    runs: RunQuerySet, queued: RunQuerySet, cursors: Any, working: list[str], now: datetime
 ) -> dict[str, SummaryQuery]:
     """Return the rows that one statement counts; ``working`` are the live nodes that tick."""
     attempts = Attempt.objects.using(alias_for(Attempt)).order_by("-pk")
@@ -307,7 +278,7 @@ def _rows_to_summarize(
             overdue_cursors(cursors, now).order_by("next_at"), LIMIT + 1, first="next_at"
         ),
         "latest_attempt": SummaryQuery(attempts, 1, first="started_at"),
-        "queued": SummaryQuery(runs.queued().order_by("due_at"), LIMIT + 1, first=queued_since),
+        "queued": SummaryQuery(queued.order_by("due_at"), LIMIT + 1, first=queued_since),
         "running": SummaryQuery(alive.order_by(), LIMIT + 1),
         "stuck": SummaryQuery(stuck_runs(runs, now).order_by("due_at"), LIMIT + 1, first="due_at"),
         "undelivered": SummaryQuery(undelivered_runs(runs, now).order_by("due_at"), 1),
@@ -348,7 +319,7 @@ def _workers(
         )
     if last_start is None or now - last_start > settings.REDELIVER_AFTER:
         since = max(filter(None, (last_start, window_start(now))))
-        facts["missed"] = count_missed_occurrences(runs, since)
+        facts |= {"missed": count_missed_occurrences(runs, since), "missed_since": since}
         published = Q(queued_at__isnull=False, started_at=None)
         never = runs.filter(published, state=State.MISSED, due_at__gt=since).order_by("due_at")
         (found,) = summarize(SummaryQuery(never, LIMIT + 1, first="due_at"))
@@ -357,7 +328,8 @@ def _workers(
             facts["queues_of_latest_queued"] = _queues_of_latest_queued(runs)
     elif waiting:
         oldest = min(count.since for count in waiting.values() if count.since)
-        facts["missed"] = count_missed_occurrences(runs, max(oldest, window_start(now)))
+        since = max(oldest, window_start(now))
+        facts |= {"missed": count_missed_occurrences(runs, since), "missed_since": since}
     return facts
 
 

@@ -1,4 +1,4 @@
-"""Find the runs that a node sent to workers, and the runs that each worker executes.
+"""Find the runs a node sent to workers, the workers' replies, and the runs each worker executes.
 
 Invariants:
 
@@ -11,14 +11,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
+from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.models import Attempt, Node, Run
+from django_dcron.policies.health.facts import WorkerFacts
 
 RUNS_SEARCHED = 10_000
 """The number of latest runs that are searched for those of a node. No index covers the node."""
 RUNS_SHOWN = 20
 ATTEMPTS_READ = 200
+REPLIES_EXPIRE = timedelta(minutes=2)
+"""Older replies of workers are outdated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,33 @@ def workloads(nodes: Iterable[Node], scope: Scope) -> list[Workload]:
         Workload(worker, queues.get(worker, ()), tuple(executed[worker]))
         for worker in sorted({*queues, *executed})
     ]
+
+
+def latest_worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
+    """Return the workers' replies to the node that asked last; None without a recent reply.
+
+    The runs that a worker doesn't know are combined from its replies to all nodes.
+    """
+    replies = [
+        (at, node.workers["replies"])
+        for node in live
+        if node.workers
+        and cluster.time_since(node, at := datetime.fromisoformat(node.workers["at"]))
+        < REPLIES_EXPIRE
+    ]
+    if not replies:
+        return None
+    unknown: defaultdict[str, set[str]] = defaultdict(set)
+    for _, workers in replies:
+        for each in workers:
+            unknown[each["name"]] |= set(each["unknown_runs"])
+    _, latest = max(replies, key=lambda reply: reply[0])
+    return tuple(
+        WorkerFacts(
+            each["name"], tuple(each["queues"]), each["executes"], len(unknown[each["name"]])
+        )
+        for each in latest
+    )
 
 
 def _host_of(worker: str) -> str:

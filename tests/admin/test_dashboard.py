@@ -302,8 +302,8 @@ def test_health_reports_missing_worker_with_remedy(admin_client: Client, job: Jo
     response = admin_client.get(section_url("health"))
 
     output = (
-        "No worker has picked up a run for 24 min: 1 queued, 1,078 missed. Start a Celery worker "
-        "for queue celery."
+        "No worker has picked up a run for 24 min: 1 queued, 1,078 missed in the last 24 h. "
+        "Start a Celery worker for queue celery."
     )
     assert output in text(response)
     (line,) = lines(response)

@@ -611,6 +611,18 @@ def test_severity_of_undelivered_run_matches_health_verdict(system: System) -> N
     assert severities[Code.NO_WORKER] == severities[Code.RUN_UNDELIVERED] == Severity.ERROR
 
 
+def test_queue_without_starts_is_a_note_at_first(system: System) -> None:
+    """A monitoring that calls the doctor doesn't alert at each restart of the workers."""
+    Attempt.objects.update(started_at=system.latest - HOUR)
+    waiting = database_now("default") - timedelta(seconds=30)
+    make_run(system.job, "queued", trigger="manual", queued_at=waiting, due_at=waiting)
+    report = system.examine()
+    assert report.verdict.problems == {Problem.QUEUE_STALLED}
+    assert report.healthy
+    (note,) = (note for note in report.notes if "queued" in note)
+    assert note == str(report.verdict.issues[0])
+
+
 def explanations(system: System) -> dict[Code, list[str]]:
     return {
         finding.code: list(finding.explanation.causes)

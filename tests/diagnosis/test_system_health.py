@@ -405,7 +405,7 @@ def test_missing_worker_is_reported_after_redelivery_time(job: Job, now: datetim
     make_node()
     make_started_run(job, now - 2 * HOUR)
     make_queued_run(job, now - 29 * MINUTE)
-    assert problems() == set()
+    assert problems() == {Problem.QUEUE_STALLED}
     make_queued_run(job, now - 31 * MINUTE, missed_before=12)
     make_run(job, missed_before=4)
     make_run(job, "missed", due_at=now - 50 * MINUTE, missed_before=5)
@@ -416,6 +416,47 @@ def test_missing_worker_is_reported_after_redelivery_time(job: Job, now: datetim
     assert issue.problem is Problem.NO_WORKER
     assert issue.figures == {"queued": 2, "missed": 12 + 4 + 1 + 5}
     assert str(issue.remedy) == "Start a Celery worker for queue celery."
+
+
+def test_worker_that_stops_starting_runs_is_a_warning_at_once(job: Job, now: datetime) -> None:
+    make_node()
+    make_started_run(job, now - 40 * SECOND)
+    run = make_queued_run(job, now - 5 * SECOND)
+    assert problems() == set()
+    Run.objects.filter(pk=run.pk).update(queued_at=now - 20 * SECOND)
+    assert problems() == {Problem.QUEUE_STALLED}
+    long_run = make_started_run(job, now - HOUR, "running")
+    Run.objects.filter(pk=long_run.pk).update(heartbeat_at=now)
+    assert problems() == set(), "the workers are busy"
+    Run.objects.filter(pk=long_run.pk).update(heartbeat_at=now - 10 * MINUTE)
+    assert problems() == {Problem.QUEUE_STALLED}
+
+
+def test_frozen_runs_are_not_among_the_queued_ones(job: Job, now: datetime) -> None:
+    """The number and the age of queued runs are about the same runs."""
+    make_node()
+    billing = make_idle_job(namespace="billing")
+    make_queued_run(billing, now - HOUR)
+    make_queued_run(billing, now - MINUTE, trigger="manual")
+    make_queued_run(job, now - 40 * MINUTE)
+    facts = read_facts()
+    assert (facts.queued, facts.queued_since) == (3, now - HOUR)
+
+    control.freeze("deploy", "billing")
+
+    facts = read_facts()
+    assert (facts.queued, facts.queued_since) == (2, now - 40 * MINUTE)
+    (issue,) = read_verdict().issues
+    assert (issue.figures["queued"], issue.since) == (2, now - 40 * MINUTE)
+
+
+def test_missed_occurrences_are_counted_since_a_known_time(job: Job, now: datetime) -> None:
+    make_node()
+    make_started_run(job, now - 2 * HOUR)
+    make_queued_run(job, now - HOUR)
+    assert read_facts().missed_since == now - 2 * HOUR, "the last start"
+    make_started_run(make_idle_job(queue="mail"), now - SECOND)
+    assert read_facts().missed_since == now - HOUR, "the oldest queued run"
 
 
 def test_only_runs_with_fresh_heartbeat_count_as_running(job: Job, now: datetime) -> None:

@@ -94,15 +94,93 @@ def test_healthy_system_names_failures() -> None:
         (1, ago(5 * SECOND), ago(1440 * MINUTE), "Healthy: runs start"),
         (1, ago(20 * SECOND), ago(40 * SECOND), "1 run is queued, and the last run started 40 s"),
         (19, ago(MINUTE), ago(57 * SECOND), "19 runs are queued, and the last run started 55 s"),
-        (1, ago(MINUTE), None, "Healthy: runs start"),
     ],
 )
-def test_queue_that_does_not_move_is_named_before_it_is_a_problem(
+def test_queue_that_waits_for_busy_workers_is_named_without_a_problem(
     queued: int, since: Any, last_start: Any, text: str
 ) -> None:
-    verdict = assess(facts(queued=queued, queued_since=since, last_start=last_start))
+    given = facts(queued=queued, queued_since=since, last_start=last_start, running=1)
+    verdict = assess(given)
     assert verdict.status is SystemStatus.OK
     assert text in str(verdict.summary)
+
+
+@pytest.mark.parametrize(
+    ("waits", "started", "idle"),
+    [
+        (14 * SECOND, MINUTE, None),
+        (MINUTE, 14 * SECOND, None),
+        (15 * SECOND, MINUTE, "15 s"),
+        (MINUTE, 15 * SECOND, "15 s"),
+        (50 * SECOND, 300 * MINUTE, "50 s"),
+        (50 * SECOND, None, "50 s"),
+    ],
+)
+@pytest.mark.parametrize("workers", [None, (worker(),)])
+def test_queue_without_any_start_or_running_run_is_a_warning(
+    waits: timedelta, started: timedelta | None, idle: str | None, workers: Any
+) -> None:
+    """Without workers, the banner isn't green until ``redeliver_after``."""
+    given = facts(
+        queued=43,
+        queued_since=ago(waits),
+        last_start=started and ago(started),
+        workers=workers,
+    )
+    verdict = assess(given)
+    if idle is None:
+        assert verdict.issues == ()
+        return
+    (issue,) = verdict.issues
+    assert (issue.problem, issue.severity) == (P.QUEUE_STALLED, WARNING)
+    assert values(issue.summary) == {"age": idle, "queued": "43"}
+    assert issue.figures == {"queued": 43}
+    assert issue.since == ago(min(waits, started or waits))
+    assert verdict.status is SystemStatus.DEGRADED
+
+
+STALLED: dict[str, Any] = {
+    "queued": 3,
+    "queued_since": ago(5 * MINUTE),
+    "last_start": ago(5 * MINUTE),
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"running": 1}, []),
+        ({"without_broker": NamedCount(1)}, [(P.BROKER_UNREACHABLE, WARNING)]),
+        ({"workers": ()}, [(P.NO_WORKER, WARNING)]),
+        ({"workers": None, "queues": (queue(),)}, [(P.NO_WORKER, ERROR)]),
+        ({"queues": (queue("other"),)}, [(P.QUEUE_UNSERVED, ERROR)]),
+        ({"queues": (queue(),)}, [(P.WORKERS_BEHIND, ERROR)]),
+        ({"database_read_only": True}, [(P.DATABASE_READ_ONLY, ERROR)]),
+        ({"live_nodes": 0, "dispatcher": "thread"}, [(P.NO_LIVE_NODE, ERROR)]),
+        ({"live_nodes": 0}, [(P.NO_LIVE_NODE, ERROR), (P.QUEUE_STALLED, WARNING)]),
+        (
+            {"stuck": WaitingCount(1, ago(MINUTE))},
+            [(P.RUN_STUCK, ERROR), (P.QUEUE_STALLED, WARNING)],
+        ),
+    ],
+)
+def test_stalled_queue_is_not_reported_with_its_cause(given: Any, expected: Any) -> None:
+    assert found(**STALLED | given) == expected
+
+
+def test_remedy_for_stalled_queue_depends_on_the_dispatcher() -> None:
+    assert "workers are running" in str(only(**STALLED).remedy)
+    assert "DCRON_THREADS" in str(only(**STALLED, dispatcher="thread", workers=None).remedy)
+
+
+def test_missed_occurrences_are_given_with_their_period() -> None:
+    """They may have another period than the age of the oldest run."""
+    given = {"queues": (queue(last=LATELY),), "missed": 12}
+    assert values(only(**given).summary)["period"] == "5 min", "the age of the oldest run"
+    since = ago(100 * MINUTE)
+    assert values(only(**given, missed_since=since).summary)["period"] == "100 min"
+    given = {"queues": (queue(),), "missed": 12, "workers": (), "last_start": LONG_AGO}
+    assert values(only(**given, missed_since=since).summary)["period"] == "100 min"
 
 
 @pytest.mark.parametrize("autostart", [False, True])
@@ -354,8 +432,8 @@ def test_no_worker_issue_text_has_age_counts_and_remedy() -> None:
     )
 
     assert str(issue) == (
-        "No worker has picked up a run for 24 min: 181 queued, 1,079 missed. Start a Celery "
-        "worker for queue celery."
+        "No worker has picked up a run for 24 min: 181 queued, 1,079 missed in the last "
+        "24 min. Start a Celery worker for queue celery."
     )
     assert issue.figures == {"queued": 181, "missed": 1079}
     assert issue.since == ago(24 * MINUTE)
@@ -706,7 +784,7 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
                 "queues": (queue("b"), queue("a", waits=4 * MINUTE)),
             },
             (P.NO_WORKER, ERROR, LONG_AGO, {"queued": 8, "missed": 9}, NamedCount()),
-            {"age": "5 min", "queued": "8", "missed": "9"},
+            {"age": "5 min", "queued": "8", "missed": "9", "period": "5 min"},
             {"queues": "a, b"},
         ),
         (
@@ -734,13 +812,13 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
         (
             {"queued": 8, "missed": 9, "queues": (queue(last=LATELY),)},
             (P.WORKERS_BEHIND, WARNING, LONG_AGO, {"queued": 8, "missed": 9}, NamedCount()),
-            {"age": "5 min", "queued": "8", "missed": "9"},
+            {"age": "5 min", "queued": "8", "missed": "9", "period": "5 min"},
             {},
         ),
         (
             {"last_start": LONG_AGO, "missed": 9, "never_started": WaitingCount(7, WAITING_SINCE)},
             (P.WORKERS_BEHIND, ERROR, WAITING_SINCE, {"queued": 0, "missed": 9}, NamedCount()),
-            {"age": WAITED, "queued": "0", "missed": "9"},
+            {"age": WAITED, "queued": "0", "missed": "9", "period": WAITED},
             {},
         ),
         (
@@ -1057,6 +1135,7 @@ def test_facts_default_to_a_system_without_work() -> None:
         "workers": None,
         "last_start": None,
         "queued_since": None,
+        "missed_since": None,
         "long_runs": (),
         "freezes": (),
         "queues": (),

@@ -37,6 +37,7 @@ _LISTINGS: dict[Problem, FilteredList] = {
     Problem.NO_WORKER: _QUEUED,
     Problem.QUEUE_UNSERVED: _QUEUED,
     Problem.WORKERS_BEHIND: _QUEUED,
+    Problem.QUEUE_STALLED: _QUEUED,
     Problem.RUN_UNKNOWN_TO_WORKER: _QUEUED,
     Problem.TASK_UNKNOWN_TO_WORKER: _QUEUED,
     Problem.NO_BROKER: _PENDING,

@@ -35,6 +35,7 @@ class Code(StrEnum):
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
     WORKERS_BEHIND = "workers_behind"
+    QUEUE_STALLED = "queue_stalled"
     RUN_UNKNOWN_TO_WORKER = "run_unknown_to_worker"
     TASK_UNKNOWN_TO_WORKER = "task_unknown_to_worker"
     EVERY_RUN_FAILS = "every_run_fails"
@@ -92,6 +93,7 @@ class Code(StrEnum):
 
 WARNINGS = frozenset(
     {
+        Code.QUEUE_STALLED,
         Code.JOBS_FAILING,
         Code.JOB_AUTO_PAUSED,
         Code.RUN_OVERLONG,

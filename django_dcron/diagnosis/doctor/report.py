@@ -51,7 +51,10 @@ class Report:
         """Freezes, dead nodes, jobs that may need a decision, and what the check didn't cover."""
         totals, window = self.totals, self.window
         notes = [_freeze_note(freeze) for freeze in self.verdict.facts.freezes]
-        if waiting := self.verdict.queue_note:
+        passing = [str(issue) for issue in self.verdict.issues if issue.problem in NOTED]
+        if passing:
+            notes += passing
+        elif waiting := self.verdict.queue_note:
             notes.append(str(waiting))
         if self.dead_nodes:
             notes.append(nodes.dead_nodes_note(self.dead_nodes))
@@ -129,6 +132,10 @@ LISTED_BY_ROW = frozenset(
 """Problems of single jobs or runs, which are reported as findings with the same code."""
 
 
+NOTED = frozenset({Problem.QUEUE_STALLED})
+"""Problems that are notes instead of findings: a restart of the workers causes them."""
+
+
 def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
     """Check the system's health, then the nodes, jobs and runs; raises the database's errors.
 
@@ -136,7 +143,8 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
     """
     findings, totals = Findings(named), Totals()
     verdict = read_verdict(window.namespace)
-    for issue in verdict.issues:
+    issues = [issue for issue in verdict.issues if issue.problem not in NOTED]
+    for issue in issues:
         if issue.problem not in LISTED_BY_ROW:
             _add(issue, findings)
     dead_nodes = nodes.examine_nodes(window, findings, lock, verdict)
@@ -147,7 +155,7 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
         account.examine_jobs(batch, window, findings, totals)
         jobs += len(batch)
     unfinished.examine_unfinished_runs(window, findings, verdict)
-    for issue in verdict.issues:
+    for issue in issues:
         if not findings.counts[Code(issue.problem)]:  # The rows have changed since.
             _add(issue, findings)
     causes.explain_findings(findings, verdict)

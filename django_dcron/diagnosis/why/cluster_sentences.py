@@ -9,9 +9,9 @@ from django.utils.translation import ngettext
 
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.system_health import latest_worker_replies
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.sentence import Sentence
+from django_dcron.diagnosis.workload import latest_worker_replies
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.models import Attempt, Freeze
 

@@ -169,8 +169,9 @@ class SystemFacts:
     last_start: datetime | None = None
     """When any worker last started a run."""
     queued: int = 0
+    """Queued runs that no freeze holds back."""
     queued_since: datetime | None = None
-    """Since when the oldest queued run waits for a worker. None: no run is queued."""
+    """Since when the oldest of them waits for a worker. None: no run is queued."""
     running: int = 0
     """Runs that a worker executes, according to their heartbeats."""
     queues: tuple[QueueFacts, ...] = ()
@@ -185,8 +186,10 @@ class SystemFacts:
     never_started: WaitingCount = WaitingCount()
     """Runs that were dispatched after the last start and are missed because no worker took them."""
     missed: int = 0
-    """Occurrences missed since the last start. If workers have started runs recently: since the
-    oldest run in ``queues`` was due.
+    """Occurrences missed since ``missed_since``."""
+    missed_since: datetime | None = None
+    """The last start. If workers have started runs recently: when the oldest run in ``queues`` was
+    due. At most 24 hours ago. None: unknown.
     """
     stuck: WaitingCount = WaitingCount()
     """Running runs whose heartbeat stopped and that no node has declared lost."""

@@ -35,6 +35,7 @@ class Problem(StrEnum):
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
     WORKERS_BEHIND = "workers_behind"
+    QUEUE_STALLED = "queue_stalled"
     CURSOR_OVERDUE = "cursor_overdue"
     RUN_OVERDUE = "run_overdue"
     RUN_STUCK = "run_stuck"

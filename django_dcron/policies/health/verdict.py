@@ -16,7 +16,6 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 
 from django_dcron.policies.health import nodes, outcomes, workers
@@ -30,8 +29,6 @@ from django_dcron.policies.health.problems import (
 )
 from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
-
-IDLE_QUEUE_AFTER = timedelta(seconds=15)
 
 
 class SystemStatus(StrEnum):
@@ -94,13 +91,13 @@ class Verdict:
     def queue_note(self) -> TranslatableText | None:
         """The number of queued runs, if one has waited for a while and none has started meanwhile.
 
-        It becomes a problem after ``DCRON_REDELIVER_AFTER``.
+        It is a problem if no run is running, or after ``DCRON_REDELIVER_AFTER``.
         """
         facts = self.facts
         if facts.queued_since is None or facts.last_start is None:
             return None
         idle = facts.now - facts.last_start
-        if min(idle, facts.now - facts.queued_since) < IDLE_QUEUE_AFTER:
+        if min(idle, facts.now - facts.queued_since) < workers.IDLE_QUEUE_AFTER:
             return None
         return ngettext(
             "%(number)s run is queued, and the last run started %(age)s ago.",

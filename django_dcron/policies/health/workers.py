@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django_dcron.policies.health.facts import NamedCount, QueueFacts, SystemFacts, WorkerFacts
 from django_dcron.policies.health.problems import (
@@ -17,14 +17,32 @@ from django_dcron.policies.health.problems import (
 from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
 
+IDLE_QUEUE_AFTER = timedelta(seconds=15)
+"""From this time without a start, the verdict names the queued runs."""
 QUEUES_LISTED = 10
 """A remedy names no further queues beyond this number, except those with the problem."""
+MORE_THREADS = _(
+    "Raise DCRON_THREADS (for coroutine functions DCRON_COROUTINES), start more nodes, or find out "
+    "what keeps the threads busy."
+)
+CHECK_WORKERS = _(
+    "Check that the workers are running. If other tasks keep them busy, start more workers."
+)
 
 
 def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
     if facts.database_read_only:
         return
-    yield from _unsuitable_workers(facts)
+    issues = [*_unsuitable_workers(facts), *_unstarted_runs(facts)]
+    yield from issues
+    if not issues and _is_queue_stalled(facts):
+        yield _queue_stalled(facts)
+    if facts.stuck and facts.live_nodes:
+        yield _run_stuck(facts)
+
+
+def _unstarted_runs(facts: SystemFacts) -> Iterator[Issue]:
+    """Yield issues about runs that no worker has started within ``redeliver_after``."""
     unexplained = [queue for queue in facts.queues if not _is_explained(queue, facts)]
     unserved = [queue for queue in unexplained if _is_unserved(queue, facts)]
     behind = [queue for queue in unexplained if queue not in unserved]
@@ -44,8 +62,6 @@ def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
             _start_a_worker(facts, ()),
             facts.last_start,
         )
-    if facts.stuck and facts.live_nodes:
-        yield _run_stuck(facts)
 
 
 def _unsuitable_workers(facts: SystemFacts) -> Iterator[Issue]:
@@ -150,6 +166,27 @@ def _no_worker_replies(facts: SystemFacts) -> bool:
     return facts.workers == () and bool(facts.enabled_jobs) and bool(facts.live_nodes) and idle
 
 
+def _is_queue_stalled(facts: SystemFacts) -> bool:
+    """Return whether runs are queued, none has started for a while, and none is running.
+
+    Workers that are busy with long runs aren't a problem. An unreachable broker is one already, and
+    so is a missing node if the nodes execute the runs.
+    """
+    if facts.running or facts.without_broker:
+        return False
+    if facts.dispatcher == "thread" and not facts.live_nodes:
+        return False
+    since = idle_since(facts)
+    return since is not None and facts.now - since >= IDLE_QUEUE_AFTER
+
+
+def idle_since(facts: SystemFacts) -> datetime | None:
+    """Return since when runs are queued and none has started. None if no run is queued."""
+    if facts.queued_since is None:
+        return None
+    return max(facts.queued_since, facts.last_start or facts.queued_since)
+
+
 def _is_long_ago(start: datetime | None, facts: SystemFacts) -> bool:
     return start is None or facts.now - start > facts.redeliver_after
 
@@ -160,10 +197,14 @@ def _no_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
         Problem.NO_WORKER,
         Severity.ERROR,
         TranslatableText(
-            _("No worker has picked up a run for %(age)s: %(queued)s queued, %(missed)s missed."),
+            _(
+                "No worker has picked up a run for %(age)s: %(queued)s queued, %(missed)s "
+                "missed in the last %(period)s."
+            ),
             age=age_text(facts.now - since),
             queued=bounded_number(facts.queued),
             missed=bounded_number(facts.missed),
+            period=age_text(facts.now - (facts.missed_since or since)),
         ),
         _start_a_worker(facts, _names(queues), facts.queues_of_latest_queued),
         since,
@@ -195,10 +236,14 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
     since = _oldest(facts, queues)
     is_stalled = all(_is_long_ago(queue.last_start, facts) for queue in queues)
     figures = {"queued": facts.queued, "missed": facts.missed}
-    text = _("Workers can't keep up: %(queued)s queued, the oldest for %(age)s, %(missed)s missed.")
+    text = _(
+        "Workers can't keep up: %(queued)s queued, the oldest for %(age)s, %(missed)s "
+        "missed in the last %(period)s."
+    )
     if queues and facts.workers and not facts.running and is_stalled:
         text = _(
-            "Workers start no runs: %(queued)s queued, the oldest for %(age)s, %(missed)s missed."
+            "Workers start no runs: %(queued)s queued, the oldest for %(age)s, %(missed)s "
+            "missed in the last %(period)s."
         )
         remedy = TranslatableText(
             _(
@@ -207,22 +252,13 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
             )
         )
     elif facts.dispatcher == "thread":
-        remedy = TranslatableText(
-            _(
-                "Raise DCRON_THREADS (for coroutine functions DCRON_COROUTINES), start more nodes, "
-                "or find out what keeps the threads busy."
-            )
-        )
+        remedy = TranslatableText(MORE_THREADS)
     elif not facts.running:
         text = _(
-            "No run is executing: %(queued)s queued, the oldest for %(age)s, %(missed)s missed."
+            "No run is executing: %(queued)s queued, the oldest for %(age)s, %(missed)s "
+            "missed in the last %(period)s."
         )
-        remedy = TranslatableText(
-            _(
-                "Check that the workers are running. If other tasks keep them busy, start more "
-                "workers."
-            )
-        )
+        remedy = TranslatableText(CHECK_WORKERS)
     else:
         remedy = TranslatableText(
             _("Start more workers, or find out what keeps the current ones busy.")
@@ -235,10 +271,28 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
             queued=bounded_number(facts.queued),
             age=age_text(facts.now - since),
             missed=bounded_number(facts.missed),
+            period=age_text(facts.now - (facts.missed_since or since)),
         ),
         remedy,
         since,
         figures,
+    )
+
+
+def _queue_stalled(facts: SystemFacts) -> Issue:
+    """Return a warning: the workers may be restarting, or busy with other tasks."""
+    since = idle_since(facts) or facts.now
+    return Issue(
+        Problem.QUEUE_STALLED,
+        Severity.WARNING,
+        TranslatableText(
+            _("No queued run has started for %(age)s: %(queued)s queued."),
+            age=age_text(facts.now - since),
+            queued=bounded_number(facts.queued),
+        ),
+        TranslatableText(MORE_THREADS if facts.dispatcher == "thread" else CHECK_WORKERS),
+        since,
+        {"queued": facts.queued},
     )
 
 

@@ -14,10 +14,10 @@ from django_dcron.utils.messages import gettext_noop as _
 def format_duration(value: timedelta) -> str:
     """Format a duration in its two largest units: 12 ms, 3.4 s, 2m 03s, 1h 02m, 3d 4h."""
     seconds = value.total_seconds()
-    if seconds < 0:
+    if seconds < -0.0005:  # a shorter one would round to -0 ms
         return f"-{format_duration(-value)}"
     if seconds < 0.9995:  # it would round to 1000 ms
-        return f"{seconds * 1000:.0f} ms"
+        return f"{abs(seconds) * 1000:.0f} ms"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

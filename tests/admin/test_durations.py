@@ -98,6 +98,8 @@ def test_an_empty_optional_duration_is_none() -> None:
         (timedelta(hours=1, minutes=2), "1h 02m"),
         (timedelta(days=3, hours=4), "3d 4h"),
         (timedelta(seconds=-4), "-4.0 s"),
+        (timedelta(microseconds=-400), "0 ms"),
+        (timedelta(microseconds=-600), "-1 ms"),
     ],
 )
 def test_format_duration_is_compact(value: timedelta | None, text: str) -> None:

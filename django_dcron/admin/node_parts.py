@@ -27,7 +27,12 @@ from django_dcron.admin.lists.filters import WorkerFilter
 from django_dcron.admin.themes import UNFOLD, theme
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis import cluster
-from django_dcron.diagnosis.workload import Workload, runs_sent_by, workloads
+from django_dcron.diagnosis.workload import (
+    Workload,
+    latest_worker_replies,
+    runs_sent_by,
+    workloads,
+)
 from django_dcron.models import Attempt, Job, Node, Run
 
 LIST_URL, PAGE_URL = "django_dcron_node_list_part", "django_dcron_node_part"
@@ -114,9 +119,7 @@ class LiveNodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
             "cl": changelist,
             "rows_template": f"admin/django_dcron/node/{_rows_template()}.html",
             "opts": self.opts,
-            "workers": [
-                (load, self._attempts_url(load)) for load in self._workloads(request) or ()
-            ],
+            **self._workers_context(request),
         }
 
     def _page_context(self, request: HttpRequest, node: Node) -> dict[str, Any]:
@@ -132,13 +135,19 @@ class LiveNodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
             "runs": runs_sent_by(node, scope) if sees_runs else [],
         }
 
-    def _workloads(self, request: HttpRequest) -> list[Workload] | None:
-        """Return the workers, or None for users who may not view attempts."""
+    def _workers_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Return the workers, and whether none replied to the nodes' latest request.
+
+        Users who may not view attempts see neither.
+        """
         if not self._may_view(request, Attempt, Run, Job):
-            return None
+            return {}
         scope = admin_scope(request, self.admin_site)
-        live_nodes = [] if scope.narrows(Node) else filter(cluster.is_live, cluster.nodes())
-        return workloads(live_nodes, scope)
+        found = [] if scope.narrows(Node) else list(filter(cluster.is_live, cluster.nodes()))
+        return {
+            "workers": [(load, self._attempts_url(load)) for load in workloads(found, scope)],
+            "no_worker_replies": latest_worker_replies(found) == (),
+        }
 
     def _attempts_url(self, load: Workload) -> str:
         """Return the URL of the list of the worker's attempts, or "" if it executes none."""

@@ -1,5 +1,6 @@
 """Test the pages of nodes: their live parts, the runs of each node and the runs of each worker."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -77,6 +78,37 @@ def test_node_list_names_workers_with_queues_and_runs(admin_client: Client, runn
         assert "mail" in html
         assert f"{list_url('attempt')}?worker=celery%40web-2%2F4242" in html
         assert f'href="{run_url(running)}"' in html
+
+
+NO_REPLY = "No Celery worker is responding to the nodes."
+
+
+def test_node_list_keeps_the_workers_section_if_none_replies(
+    admin_client: Client, staff_with: StaffWith, node: Node
+) -> None:
+    def shown(client: Client) -> tuple[bool, bool]:
+        html = client.get(list_part_url()).content.decode()
+        return "dcron-workers" in html, NO_REPLY in html
+
+    assert shown(admin_client) == (True, False)
+    now = database_now("default")
+    Node.objects.update(workers={"at": now.isoformat(), "replies": []})
+    assert shown(admin_client) == (True, True)
+    assert shown(staff_with("view_node")) == (False, False)
+    make_attempt(make_run(make_job("grind"), state="running"), worker="celery@web-2/4242")
+    html = admin_client.get(list_part_url()).content.decode()
+    assert NO_REPLY in html
+    assert "celery@web-2" in html, "its run isn't lost yet"
+
+
+@pytest.mark.parametrize("workers", [None, "outdated"])
+def test_node_list_claims_nothing_about_workers_that_no_node_asked(
+    admin_client: Client, node: Node, workers: str | None
+) -> None:
+    asked_at = database_now("default") - timedelta(minutes=10)
+    outdated = {"at": asked_at.isoformat(), "replies": []}
+    Node.objects.update(workers=outdated if workers else None)
+    assert "dcron-workers" not in admin_client.get(list_part_url()).content.decode()
 
 
 def test_list_part_keeps_filters_and_is_sent_only_if_it_changed(

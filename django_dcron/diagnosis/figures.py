@@ -29,6 +29,7 @@ from django_dcron.diagnosis.bounded_count import LIMIT
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
 from django_dcron.models import Attempt, Cursor, Run
+from django_dcron.models.freeze import job_is_frozen
 from django_dcron.models.job_states import IS_FINISHED, IS_PAUSED, IS_QUARANTINED
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.targets.shadow import NOT_EXECUTED
@@ -63,8 +64,10 @@ class JobFigures:
     """Jobs that aren't scheduled because of a problem, such as an invalid definition."""
     due_soon: LimitedCount
     """Jobs with an occurrence within the next hour, or with a claimed run not dispatched yet."""
+    held_back: int
+    """The number of these jobs that a freeze holds back; at most ``LIMIT``."""
     next_at: datetime | None
-    """The earliest of these occurrences."""
+    """The earliest of these occurrences, including those that a freeze holds back."""
 
     @property
     def enabled(self) -> int:
@@ -194,6 +197,7 @@ def _job_figures(found: Sequence[Summary]) -> JobFigures:
         finished=jobs.distinct,
         quarantined=jobs.total,
         due_soon=LimitedCount.up_to_limit(coming.number + claimed.distinct),
+        held_back=min(coming.counted + claimed.counted, LIMIT),
         next_at=min(filter(None, (coming.first, claimed.first)), default=None),
     )
 
@@ -210,6 +214,8 @@ def _job_rows(now: datetime, scope: Scope) -> tuple[SummaryQuery, ...]:
     cursors = scope.of_jobs(due, "pk")
     pending = scope.runs.pending().due(horizon).order_by("due_at")
     counted = Exists(cursors.order_by().filter(pk=OuterRef("job_id")))
+    all_cursors = Cursor.objects.using(alias_for(Cursor))
+    frozen = Exists(all_cursors.filter(job_is_frozen("pk", "namespace"), pk=OuterRef("job_id")))
     occurrence = Q(attempt=1, trigger=Trigger.SCHEDULE)
     return (
         SummaryQuery(
@@ -218,10 +224,16 @@ def _job_rows(now: datetime, scope: Scope) -> tuple[SummaryQuery, ...]:
             total=Case(When(IS_QUARANTINED, then=1), default=0),
             distinct=Case(When(IS_FINISHED, then=F("pk"))),
         ),
-        SummaryQuery(cursors.order_by("next_at"), LIMIT + 1, first="next_at"),
         SummaryQuery(
-            pending.annotate(counted=counted),
+            cursors.order_by("next_at"),
             LIMIT + 1,
+            counted=Case(When(job_is_frozen("pk", "namespace", "next_at"), then=F("pk"))),
+            first="next_at",
+        ),
+        SummaryQuery(
+            pending.annotate(counted=counted, frozen=frozen),
+            LIMIT + 1,
+            counted=Case(When(occurrence & Q(counted=False, frozen=True), then=F("job_id"))),
             distinct=Case(When(occurrence & Q(counted=False), then=F("job_id"))),
             first=Case(When(occurrence, then=F("due_at"))),
         ),

@@ -79,13 +79,16 @@ def namespace_is_frozen(namespace: Any) -> Exists:
     return Exists(Freeze.objects.in_force().covering(namespace))
 
 
-def job_is_frozen(job: str, namespace: str) -> Exists:
-    """Return the condition that a freeze holds back a row's job.
+def job_is_frozen(job: str, namespace: str, at: str = "") -> Exists:
+    """Return the condition that a freeze in force holds back a row's job.
 
-    ``job`` and ``namespace`` name the fields that lead to the job's key and its namespace.
+    ``job`` and ``namespace`` name the fields that lead to the job's key and its namespace. ``at``
+    names a field with a time: the freeze must end after it.
     """
     # MariaDB caches the results of a subquery by the outer columns, which it compares without
     # regard to case. With the key, each job has its own result.
     key = models.ExpressionWrapper(OuterRef(job), output_field=models.BigIntegerField())
     freezes = Freeze.objects.in_force().covering(ExactText(OuterRef(namespace)))
+    if at:
+        freezes = freezes.filter(Q(until=None) | Q(until__gt=OuterRef(at)))
     return Exists(freezes.alias(job_key=key).filter(job_key__gte=0))

@@ -251,6 +251,23 @@ def test_job_with_claimed_occurrence_counts_once_as_due_soon(now: datetime) -> N
     assert (found.due_soon, found.next_at) == (LimitedCount(2), first)
 
 
+def test_jobs_that_a_freeze_holds_back_are_counted(now: datetime) -> None:
+    in_shop, claimed, other = (make_idle_job(namespace=name) for name in ("shop", "shop", "mail"))
+    Cursor.objects.filter(pk__in=[in_shop.pk, other.pk]).update(next_at=now + HOUR / 2)
+    Cursor.objects.filter(pk=claimed.pk).update(next_at=now + 2 * HOUR)
+    make_run(claimed, "pending", due_at=now)
+    assert job_figures(now).held_back == 0
+
+    control.freeze("deploy", "shop")
+    found = job_figures(now)
+    assert (found.due_soon, found.held_back) == (LimitedCount(3), 2)
+
+    control.freeze("deploy", until=database_now("default") + HOUR / 4)
+    assert job_figures(now).held_back == 2, "the other job's next run comes after this freeze"
+    control.freeze("deploy", until=database_now("default") + HOUR)
+    assert job_figures(now).held_back == 3
+
+
 def test_latest_failures_show_error_of_last_attempt(now: datetime) -> None:
     job = make_idle_job(max_attempts=2)
     make_run(job, "failed", due_at=now - timedelta(days=2))
@@ -384,7 +401,7 @@ def test_queries_use_indexes_and_limits(now: datetime) -> None:
     )
     read = [query["sql"] for query in queries if any(table in query["sql"] for table in tables)]
     assert len(read) == 6
-    assert sum(sql.count("LIMIT") for sql in read) == 14  # each set of rows has its own
+    assert sum(sql.count("LIMIT") for sql in read) == 18  # of each set and each EXISTS
     assert all("LIMIT" in sql or " IN (" in sql for sql in read), read
     scans = ("SCAN django_dcron_run", "SCAN django_dcron_cursor", "TEMP B-TREE FOR ORDER BY")
     with connection.cursor() as cursor:

@@ -80,7 +80,11 @@ def _job_tiles(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterat
     note = ", ".join(parts)
     yield Tile("jobs", _("Jobs"), _number(jobs.total), note, list_url(Job, site))
     first = _("none due")
-    if jobs.next_at and jobs.next_at <= now:
+    if jobs.held_back >= jobs.due_soon.number > 0:
+        first = _("held back by a freeze")
+    elif jobs.held_back:
+        first = _("%(count)s held back by a freeze") % {"count": _number(jobs.held_back)}
+    elif jobs.next_at and jobs.next_at <= now:
         first = _("the first one now")
     elif jobs.next_at:
         first = format_html(_("first at {}"), render_time(jobs.next_at, near=now))
@@ -153,8 +157,11 @@ def _success_rate_tile(runs: RunFigures, url: str) -> Tile:
 def _missed_value(runs: RunFigures) -> str:
     """Return the number of missed occurrences, including those that later runs count."""
     total = _number(runs.missed_occurrences)
-    at_least = runs.missed_occurrences and (runs.missed.truncated or runs.is_lower_bound)
-    return _("%(count)s or more") % {"count": total} if at_least else total
+    return _("%(count)s or more") % {"count": total} if _is_lower_bound(runs) else total
+
+
+def _is_lower_bound(runs: RunFigures) -> bool:
+    return bool(runs.missed_occurrences) and (runs.missed.truncated or runs.is_lower_bound)
 
 
 def _missed_note(runs: RunFigures) -> str:
@@ -170,6 +177,8 @@ def _missed_note(runs: RunFigures) -> str:
         "%(count)s counted by later runs",
         others,
     )
+    if _is_lower_bound(runs):
+        text = _("%(count)s counted by later runs. Older runs weren't read.")
     return text % {"count": _number(others)}
 
 

@@ -16,6 +16,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from django_dcron import control
 from django_dcron.admin.dashboard import health, page
 from django_dcron.db.now import database_now
+from django_dcron.diagnosis import figures
 from django_dcron.models import Attempt, Cursor, Job, Node, Statistics
 from tests.admin.conftest import (
     StaffWith,
@@ -122,6 +123,30 @@ def test_tile_of_due_jobs_shows_no_time_in_the_past(admin_client: Client, job: J
     make_run(job, "pending", due_at=now - timedelta(seconds=2))
     tile = tiles_of(admin_client)["due_soon"]
     assert (tile.value, "<time" in tile.note) == ("1", False)
+
+
+def test_tile_of_missed_occurrences_says_why_there_may_be_more(
+    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(job, "missed", missed_before=3)
+    assert tiles_of(admin_client)["missed"].note == "3 counted by later runs"
+    monkeypatch.setattr(figures, "SAMPLE", 1)
+    make_run(job, "missed", missed_before=3)
+    tile = tiles_of(admin_client)["missed"]
+    assert "or more" in tile.value
+    assert tile.note == "3 counted by later runs. Older runs weren't read."
+
+
+def test_tile_of_due_jobs_names_the_freeze(admin_client: Client, job: Job) -> None:
+    """Nothing that a freeze holds back is due "now"."""
+    make_job("other", namespace="shop")
+    Cursor.objects.update(next_at=database_now("default"))
+    control.freeze("deploy", "shop")
+    tile = tiles_of(admin_client)["due_soon"]
+    assert (tile.value, tile.note) == ("2", "1 held back by a freeze")
+    control.freeze("deploy")
+    tile = tiles_of(admin_client)["due_soon"]
+    assert (tile.value, tile.note) == ("2", "held back by a freeze")
 
 
 def test_tile_links_to_list_with_same_count(admin_client: Client, job: Job) -> None:
@@ -308,6 +333,28 @@ def test_health_reports_missing_worker_with_remedy(admin_client: Client, job: Jo
     assert output in text(response)
     (line,) = lines(response)
     assert admin_client.get(line.rows.url).context["cl"].result_count == 1
+
+
+@pytest.mark.parametrize(
+    ("of_lost", "of_other", "is_replaced"),
+    [("", "", True), ("shop", "shop", True), ("shop", "", True), ("", "shop", False)],
+)
+def test_cluster_says_that_a_node_was_lost(
+    admin_client: Client, job: Job, of_lost: str, of_other: str, is_replaced: bool
+) -> None:
+    make_node("lost", age=3600, namespace=of_lost)
+
+    def losses() -> list[str]:
+        return [row.loss for row in admin_client.get(section_url("cluster")).context["rows"]]
+
+    (loss,) = losses()
+    assert "didn't sign off" in loss
+    assert "<time" in loss
+    assert "Other nodes" not in loss
+    make_node("other", namespace=of_other)
+    other, loss = losses()
+    assert other == ""
+    assert ("Other nodes do its work" in loss) is is_replaced
 
 
 def test_cluster_shows_share_of_each_node(admin_client: Client, job: Job) -> None:

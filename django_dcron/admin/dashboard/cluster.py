@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import admin
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard.viewer import Viewer
@@ -25,6 +26,8 @@ class NodeRow:
     is_live: bool
     url: str
     state: str
+    loss: str
+    """Since when the node is lost, and whether others do its work. Empty if the node is live."""
     namespace: str
     share: int
     """The share of the shards that the node leads, in percent."""
@@ -45,11 +48,12 @@ def context(viewer: Viewer) -> dict[str, Any]:
     nodes = sorted(filter(visible, all_nodes), key=lambda node: not cluster.is_live(node))
     live = [node for node in nodes if cluster.is_live(node)]
     rings = {(node.namespace, node.shard_count) for node in live}
+    served = {node.namespace for node in all_nodes if cluster.is_live(node)}
     version = live[0].version if live else ""
     assigned = cluster.assigned_shards(all_nodes)  # hidden nodes have shards, too
     return {
         "rows": [
-            _node_row(node, assigned.get(node.pk, []), version, site)
+            _node_row(node, assigned.get(node.pk, []), version, site, served)
             for node in nodes[:NODES_SHOWN]
         ],
         "more": len(nodes[NODES_SHOWN:]),
@@ -61,7 +65,10 @@ def context(viewer: Viewer) -> dict[str, Any]:
     }
 
 
-def _node_row(node: Node, assigned: list[int], version: str, site: admin.AdminSite) -> NodeRow:
+def _node_row(
+    node: Node, assigned: list[int], version: str, site: admin.AdminSite, served: set[str]
+) -> NodeRow:
+    """Return the node's row; ``served`` are the namespaces of the live nodes."""
     is_live = cluster.is_live(node)
     ranges = cluster.shard_ranges(assigned)
     more = ["\N{HORIZONTAL ELLIPSIS}"] if len(ranges) > RANGES_SHOWN else []
@@ -70,6 +77,7 @@ def _node_row(node: Node, assigned: list[int], version: str, site: admin.AdminSi
         is_live=is_live,
         url=change_url(node, site),
         state=node_state_badge(node),
+        loss="" if is_live else _loss(node, served),
         namespace=namespace_of(node),
         share=round(100 * node.shards / node.shard_count) if is_live and node.shard_count else 0,
         assigned=len(assigned),
@@ -79,6 +87,15 @@ def _node_row(node: Node, assigned: list[int], version: str, site: admin.AdminSi
         last_tick=_last_tick(node),
         has_other_version=is_live and node.version != version,
     )
+
+
+def _loss(node: Node, served: set[str]) -> str:
+    """Describe the loss of a node. A node that stops cleanly deletes its row."""
+    text = _("No heartbeat since {}, and it didn't sign off.")
+    if served & {"", node.namespace}:
+        text = _("No heartbeat since {}, and it didn't sign off. Other nodes do its work.")
+    read_at = node.heartbeat_at + cluster.time_since(node, node.heartbeat_at)
+    return format_html(text, render_time(node.heartbeat_at, near=read_at))
 
 
 def _last_tick(node: Node) -> str:

@@ -263,8 +263,8 @@ def test_missing_worker_is_reported(healthy_system: System, page: Page, browse: 
     wait_until_every_view_reports(
         Problem.NO_WORKER,
         (
-            r"No worker has picked up a run for \d+ s: \d+ queued, \d+ missed\. Start a Celery "
-            r"worker for queue celery\."
+            r"No worker has picked up a run for \d+ s: \d+ queued, \d+ missed in the last \d+ s\. "
+            r"Start a Celery worker for queue celery\."
         ),
         page,
         browse(),

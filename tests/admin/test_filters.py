@@ -16,12 +16,14 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_dcron import control
+from django_dcron.admin.jobs.page import job_state_badges
 from django_dcron.admin.lists import filters, time_filter
 from django_dcron.admin.lists.time_filter import ATTEMPTS_SEARCHED
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import tags
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
+from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from tests.admin.conftest import NOON, list_url, make_attempt, make_job, make_run
 
 Find = Callable[[str, str], list[Any]]
@@ -145,6 +147,7 @@ def test_jobs_are_filtered_by_state_and_kind(
         "",
         "state=running&namespace=shop",
         "state=enabled&last=failed",
+        "state=failing&namespace=shop",
         "state=nonsense&last=none",
         "last=nonsense",
         "q=shop",
@@ -188,6 +191,22 @@ def test_jobs_are_filtered_by_queue_of_their_runs(admin_client: Client, find_row
     assert names == {"reports": ["named", "routed"], "celery": ["default"], "none": []}
     title = str(filters.QueueFilter.title)
     assert _choices(admin_client, "job", title) == ["All", "celery", "reports"]
+
+
+def test_failing_jobs_are_those_whose_status_says_so(
+    admin_client: Client, find_rows: Find, jobs: None
+) -> None:
+    Statistics.objects.update(consecutive_failures=FAILURES_OF_A_FAILING_JOB)
+    failed_twice = make_job("failed-twice")
+    twice = FAILURES_OF_A_FAILING_JOB - 1
+    Statistics.objects.filter(job=failed_twice).update(consecutive_failures=twice)
+
+    failing = find_rows("job", "state=failing")
+
+    assert {job.name for job in failing} == {"fine", "running"}
+    shown = {job.name for job in find_rows("job", "") if ">Failing<" in job_state_badges(job)}
+    assert shown == {job.name for job in failing}
+    assert "Failing (2)" in _choices(admin_client, "job", str(filters.JobStateFilter.title))
 
 
 def test_job_without_cursor_counts_as_enabled(find_rows: Find) -> None:

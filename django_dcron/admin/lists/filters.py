@@ -32,7 +32,13 @@ from django_dcron.diagnosis.job_source import ADMIN, CODE, jobs_from_source
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import jobs_with_tag, tags_in_use
 from django_dcron.models import Attempt, Job, Node, Run
-from django_dcron.models.job_states import IS_ENABLED, IS_FINISHED, IS_PAUSED, IS_QUARANTINED
+from django_dcron.models.job_states import (
+    IS_ENABLED,
+    IS_FAILING,
+    IS_FINISHED,
+    IS_PAUSED,
+    IS_QUARANTINED,
+)
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import FINAL
 from django_dcron.targets import commands, is_known, shell
@@ -135,6 +141,7 @@ class JobStateFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
         return [
             ("enabled", _("Enabled")),
+            ("failing", _("Failing")),
             ("paused", _("Paused")),
             ("finished", _("Finished")),
             ("quarantined", _("Quarantined")),
@@ -152,6 +159,8 @@ class JobStateFilter(admin.SimpleListFilter):
         match value:
             case "enabled":
                 return IS_ENABLED
+            case "failing":
+                return IS_FAILING
             case "paused":
                 return IS_PAUSED
             case "finished":

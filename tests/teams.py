@@ -226,8 +226,8 @@ def rows_of_others() -> Any:
     """Return all rows of the other team, by kind."""
     hidden = Run.objects.filter(job__namespace="hush")
     rows = {
-        # Without hush-follower: it loses its link when the job of "mine" that it follows is
-        # deleted.
+        # Without hush-follower and its log: it loses its link when the job of "mine" that it
+        # follows is deleted.
         "jobs": Job.objects.filter(namespace="hush").exclude(name="hush-follower"),
         "cursors": Cursor.objects.filter(job__namespace="hush"),
         "runs": hidden,
@@ -238,6 +238,8 @@ def rows_of_others() -> Any:
         "calendars": Calendar.objects.filter(name__startswith="hush"),
         "limits": Limit.objects.filter(name__startswith="hush"),
         "freezes": Freeze.objects.exclude(namespace="mine"),
-        "log": AuditEntry.objects.filter(label__contains="hush"),
+        "log": AuditEntry.objects.filter(label__contains="hush").exclude(
+            label="hush/hush-follower"
+        ),
     }
     return {name: list(each.order_by("pk").values()) for name, each in rows.items()}

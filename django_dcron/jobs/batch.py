@@ -269,15 +269,16 @@ class _Batch:
             if each.follows is not None
         }
         chains.write_links(changed, self.using)
+        saves: list[tuple[Job, Job | None]] = [(each.job, each.before) for each in self.accepted]
         for each in self.accepted:
             if each.before is not None and self._renames(each.job):
                 old = (each.before.namespace, each.before.name)
                 new = label_of(each.job.namespace, each.job.name)
-                chains.rename_in_links(each.job.pk, old, new, self.using)
+                saves += chains.rename_in_links(each.job.pk, old, new, self.using)
         placement.write_placements(
             [each.placed for each in self.accepted], self.stored.now, self.using
         )
-        record_saves([(each.job, each.before) for each in self.accepted], self.using)
+        record_saves(saves, self.using)
         store_definitions(
             [
                 each.job

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 
 from django.core.exceptions import ValidationError
@@ -239,14 +240,16 @@ def _mark_followed(job_ids: Collection[int], using: str) -> None:
             statistics.filter(pk__in=outdated).update(followed=is_followed)
 
 
-def delete_links(job: Job, using: str) -> None:
+def delete_links(job: Job, using: str) -> list[tuple[Job, Job]]:
     """Remove all links from and to ``job`` before it is deleted.
 
-    The caller has locked the jobs of its chains.
+    The caller has locked the jobs of its chains. Returns each changed follower, after and before
+    the change.
     """
     write_links({job.pk: {}}, using)
-    rename_in_links(job.pk, (job.namespace, job.name), None, using)
+    changed = rename_in_links(job.pk, (job.namespace, job.name), None, using)
     Link.objects.using(using).filter(after=job.pk).delete()
+    return changed
 
 
 def is_linked(job: Job, using: str) -> bool:
@@ -259,19 +262,25 @@ def followers(job: Job, using: str) -> list[int]:
     return list(links.values_list("job_id", flat=True))
 
 
-def rename_in_links(job_id: int, old_key: Key, new_label: str | None, using: str) -> None:
+def rename_in_links(
+    job_id: int, old_key: Key, new_label: str | None, using: str
+) -> list[tuple[Job, Job]]:
     """Rename the job in the ``after`` of the jobs that follow it.
 
-    If ``new_label`` is None, remove the job from their ``after``.
+    If ``new_label`` is None, remove the job from their ``after``. Returns each changed follower,
+    after and before the change.
     """
-    followers = Job.objects.using(using).filter(links__after=job_id).order_by("pk")
-    for follower in followers:
-        after = {}
-        for label, on in follower.after.items():
+    changed = []
+    for before in Job.objects.using(using).filter(links__after=job_id).order_by("pk"):
+        follower = copy(before)
+        follower.after, follower.version = {}, before.version + 1
+        for label, on in before.after.items():
             if split_label(label) != old_key:
-                after[label] = on
+                follower.after[label] = on
             elif new_label is not None:
-                after[new_label] = on
+                follower.after[new_label] = on
         Job.objects.using(using).filter(pk=follower.pk).update(
-            after=after, version=F("version") + 1
+            after=follower.after, version=F("version") + 1
         )
+        changed.append((follower, before))
+    return changed

@@ -13,7 +13,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs import pausing
-from django_dcron.jobs.audit.actor import Actor, acting, current_actor
+from django_dcron.jobs.audit.actor import Actor, acting, acting_as, current_actor
 from django_dcron.models import AuditEntry, Calendar, Job, Run, Statistics, Via
 from django_dcron.targets.redaction import MASK
 from tests.factories import forget_entries, make_idle_job, make_job, make_run
@@ -56,6 +56,34 @@ def test_each_change_of_a_job_has_one_entry() -> None:
     assert (paused.reason, resumed.reason) == ("deploy", "")
     assert deleted.before["description"] == "new"
     assert not deleted.after
+
+
+def test_renaming_or_deleting_a_job_has_an_entry_for_each_follower() -> None:
+    first = make_idle_job(name="first")
+    follower = make_job(name="follower", schedule="@never", after={"first": "ended"})
+    forget_entries()
+    first.name, follower.description = "renamed", "new"
+    with acting_as("ada"):
+        control.save_many([follower, first])
+        control.delete(first)
+
+    saved, renamed, deleted = entries(object_id=str(follower.pk))
+    assert [entry.version for entry in (saved, renamed, deleted)] == [2, 3, 4]
+    assert Job.objects.get(pk=follower.pk).version == 4
+    assert {(entry.action, entry.actor) for entry in (renamed, deleted)} == {("change", "ada")}
+    assert renamed.before == {"after": '{"first": "ended"}'}
+    assert renamed.after == deleted.before == {"after": '{"renamed": "ended"}'}
+    assert deleted.after == {"after": "{}"}
+
+
+def test_follower_of_a_job_whose_deletion_is_rolled_back_has_no_entry() -> None:
+    first = make_idle_job(name="first")
+    make_job(name="follower", schedule="@never", after={"first": "ended"})
+    forget_entries()
+    with transaction.atomic():
+        control.delete(first)
+        transaction.set_rollback(True)
+    assert entries() == []
 
 
 def test_changes_of_many_jobs_have_one_entry_each_in_one_statement() -> None:

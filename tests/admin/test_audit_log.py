@@ -6,13 +6,14 @@ from typing import Any
 
 from django.test import Client
 from django.urls import reverse
+from django.utils.html import escape
 
 from django_dcron import control
 from django_dcron.jobs.audit.differences import LONGEST, FieldChange
 from django_dcron.jobs.audit.entries import LoggedChange, logged_changes_of
 from django_dcron.jobs.audit.recording import AuditedChange, record_changes
 from django_dcron.models import AuditAction, Job, Run, Via
-from tests.admin.conftest import action_url, add_url, fill_in, job_url, make_job
+from tests.admin.conftest import StaffWith, action_url, add_url, fill_in, job_url, make_job
 from tests.factories import entries_by_users, forget_entries
 
 POLICIES: dict[str, Any] = dict(Job._meta.get_field("overlap_policy").flatchoices)
@@ -209,3 +210,19 @@ def test_history_without_entries_has_no_table(admin_client: Client) -> None:
     assert response.status_code == 200
     assert response.context["lines"] == []
     assert 'class="module dcron-changes"' not in response.content.decode()
+
+
+def test_history_of_a_job_links_to_the_entries_of_its_runs(
+    admin_client: Client, staff_with: StaffWith
+) -> None:
+    job = make_job()
+    control.trigger(make_job("other"))
+    with control.acting_as("ada"):
+        run = control.trigger(job)
+
+    url = _history(admin_client, job).context["run_entries_url"]
+
+    assert f'href="{escape(url)}"' in _history(admin_client, job).content.decode()
+    (entry,) = admin_client.get(url).context["cl"].result_list
+    assert (entry.run_id, entry.action, entry.actor) == (run.pk, "trigger", "ada")
+    assert "run_entries_url" not in _history(staff_with("view_job"), job).context

@@ -186,6 +186,16 @@ def test_finished_job_is_not_shown_as_paused(admin_client: Client, job: Job) -> 
     assert "data-dcron-paused" not in page
 
 
+def test_job_that_nothing_starts_says_so(admin_client: Client, job: Job) -> None:
+    follower = make_job("follower", schedule="@never", after={job.name: "ended"})
+    note = "data-dcron-started-by-nothing"
+    pages = [admin_client.get(job_url(each)).content.decode() for each in (job, follower)]
+    control.delete(job)
+
+    assert [note in page for page in pages] == [False, False]
+    assert note in admin_client.get(job_url(follower)).content.decode()
+
+
 def test_status_shows_problem_escaped(admin_client: Client, job: Job) -> None:
     Cursor.objects.filter(pk=job.pk).update(problem="the <zone> is gone")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -42,8 +42,9 @@ from django_dcron.diagnosis.run_history import first_attempts
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import sync
 from django_dcron.jobs.bulk_skips import may_start_again
+from django_dcron.jobs.placement import runs_without_schedule
 from django_dcron.jobs.representation import JOB_FIELDS
-from django_dcron.models import Attempt, Job, Node, Run, Statistics
+from django_dcron.models import Attempt, AuditEntry, AuditKind, Job, Node, Run, Statistics
 from django_dcron.models.statistics import COUNTED_STATES
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.targets.shadow import PREFIX
@@ -257,6 +258,11 @@ class StatusPanel:
         self.leaders = [(each, link(each.node, site)) for each in leaders if is_visible(each.node)]
 
     @property
+    def is_started_by_nothing(self) -> bool:
+        """Whether the job has no schedule and follows no job."""
+        return not self.job.after and runs_without_schedule(self.job)
+
+    @property
     def is_claimed(self) -> bool:
         """Whether the node that leads the job's shard claims its occurrences."""
         return self.job.enabled and not self.problem
@@ -314,6 +320,17 @@ class JobViewsAdmin(AuditedAdmin[Job]):
             raise PermissionDenied
         panel = StatusPanel(job, request, self.admin_site)
         return panel.part.refresh_response({"status": panel}, request)
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Link to the audit entries of the job's runs, which aren't entries of the job."""
+        response = super().history_view(request, object_id, extra_context)
+        context = getattr(response, "context_data", None)
+        if context and may_view(request, AuditEntry, self.admin_site):
+            lookups = {"job_id__exact": str(context["object"].pk), "kind__exact": AuditKind.RUN}
+            context["run_entries_url"] = list_url(AuditEntry, self.admin_site, **lookups)
+        return response
 
 
 def _load_job(jobs: QuerySet[Job], job_id: int | str) -> Job:

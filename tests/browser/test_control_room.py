@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from django_dcron.models import Job
-from tests.browser.conftest import Browse
+from tests.browser.conftest import PHONE, WIDE, Browse
 from tests.browser.pages import PAGES, dcron_url
 from tests.browser.sample import make_sample
 from tests.factories import make_idle_job, make_job
@@ -188,3 +188,14 @@ def test_each_page_has_one_button_for_the_palette(page: Page, name: str) -> None
     expect_scripts(page)
     page.locator("[data-dcron-open-palette]:visible").click()
     expect(page.locator(PALETTE)).to_be_focused()
+
+
+@pytest.mark.parametrize(("width", "is_touch"), [(WIDE, False), (WIDE, True), (PHONE, False)])
+def test_button_for_the_palette_names_the_keys_where_a_keyboard_is_likely(
+    browse: Browse, width: int, is_touch: bool
+) -> None:
+    page = browse(width=width, has_touch=is_touch, is_mobile=is_touch)
+    page.goto(dcron_url("dashboard_changelist"))
+    button = page.locator("[data-dcron-open-palette]:visible")
+    expect(button).to_have_count(1)
+    expect(button.locator("kbd")).to_be_visible(visible=width == WIDE and not is_touch)

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, Response, Route, expect
 from pytest_django import Settings
 
 from django_dcron import control
-from django_dcron.models import Node
+from django_dcron.models import Attempt, Node
 from django_dcron.policies.lifecycle import State
 from tests.browser.conftest import PHONE, Browse
 from tests.browser.pages import dcron_url
@@ -173,6 +173,23 @@ def test_timeline_on_phone_shows_now_and_keeps_scroll_position(
     make_idle_job(name="brew")
     expect(chart).to_contain_text("brew")
     assert chart.evaluate("element => element.scrollLeft") == 10, "the user's position is kept"
+
+
+def test_latest_failures_fit_a_phone(browse: Browse) -> None:
+    page = browse(width=PHONE)
+    fail("grind")
+    Attempt.objects.update(exception_class="beans.PermanentFailure")
+    page.goto(dcron_url("dashboard_changelist"))
+    rows = page.locator(".dcron-failure-rows")
+    sizes = "element => [element.scrollWidth, element.clientWidth]"
+    content, shown = rows.evaluate(f"element => ({sizes})(element.parentElement)")
+    assert content <= shown
+    name = rows.get_by_text("PermanentFailure")
+    assert name.evaluate("element => element.getClientRects().length") == 1, "in one line"
+    titles = rows.locator("[data-dcron-column]").evaluate_all(
+        "cells => cells.map((cell) => getComputedStyle(cell, '::before').content)"
+    )
+    assert titles == ['"Last failure"', '"Failures"']
 
 
 def test_empty_dashboard_links_to_add_form(page: Page) -> None:

@@ -1362,7 +1362,7 @@ class Migration(migrations.Migration):
                     models.PositiveBigIntegerField(
                         default=0,
                         help_text="Failed attempts, also those that were retried.",
-                        verbose_name="failures",
+                        verbose_name="failed attempts",
                     ),
                 ),
                 ("first_seen_at", models.DateTimeField(verbose_name="first seen")),
@@ -1395,7 +1395,7 @@ class Migration(migrations.Migration):
                     "trend",
                     models.JSONField(
                         default=list,
-                        help_text="Failures per hour in the last 14 days.",
+                        help_text="Failed attempts per hour in the last 14 days.",
                         verbose_name="trend",
                     ),
                 ),

@@ -41,7 +41,9 @@ class Incident(models.Model):
         _("state"), max_length=12, choices=INCIDENT_LABELS, default=IncidentState.OPEN.value
     )
     count = models.PositiveBigIntegerField(
-        _("failures"), default=0, help_text=_("Failed attempts, also those that were retried.")
+        _("failed attempts"),
+        default=0,
+        help_text=_("Failed attempts, also those that were retried."),
     )
     first_seen_at = models.DateTimeField(_("first seen"))
     last_seen_at = models.DateTimeField(_("last seen"))
@@ -57,7 +59,7 @@ class Incident(models.Model):
         help_text=_("The attempt of the latest failure. Null if the run failed without one."),
     )
     trend = models.JSONField(
-        _("trend"), default=list, help_text=_("Failures per hour in the last 14 days.")
+        _("trend"), default=list, help_text=_("Failed attempts per hour in the last 14 days.")
     )
     changed_by = models.CharField(
         _("changed by"),

@@ -92,6 +92,8 @@ def test_list_links_to_the_page_and_shows_state_and_trend(admin_client: Client) 
     assert "Refused" in page
     assert str(incident.job) in page
     assert 'class="dcron-trend"' in page
+    assert ">Failed attempts<" in page
+    assert "3 failed attempts" in text_of(admin_client, page_url(incident))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_list_links_to_the_page_and_shows_state_and_trend(admin_client: Client) 
 def test_trend_names_its_period(hours: int, steps: int, period: str) -> None:
     now = database_now("default")
     trend = extended_trend([], [now, now, now])
-    assert f"<title>3 failures in {period}</title>" in render_trend(trend, now, hours, steps)
+    assert f"<title>3 failed attempts in {period}</title>" in render_trend(trend, now, hours, steps)
 
 
 def test_list_costs_the_same_for_any_number_of_incidents(
@@ -148,6 +150,7 @@ def test_failures_on_other_pages_link_to_their_incident(staff_with: StaffWith) -
     for url in pages:
         assert f'href="{page_url(incident)}"' in text_of(client, url), url
     assert run_url(failed) in text_of(client, job_url(job))
+    assert "2 failed attempts" in text_of(client, job_url(job))
 
     client = staff_with(*ALL_VIEWS)
     for url in pages:

@@ -187,7 +187,7 @@ class IncidentAdmin(ActionAdmin[Incident], HistoryAdmin[Incident]):
             "{}{}{}", self.state_label(incident), render_muted(note), render_muted(by)
         )
 
-    @admin.display(description=_("failures"))
+    @admin.display(description=_("failed attempts"))
     def failures(self, incident: Incident) -> str:
         trend = render_trend(incident.trend, clock.now(), 1, 24)
         return format_html("{}{}", incident.count, format_html("<div>{}</div>", trend))

@@ -1,4 +1,4 @@
-"""Draw the failures of an incident over time as bars, with the total as text."""
+"""Draw the failed attempts of an incident over time as bars, with the total as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MIN_BAR_HEIGHT = 2
 def render_trend(trend: Trend, now: datetime, hours: int, steps: int) -> SafeString:
     """Return an image of the last ``steps`` intervals of ``hours`` hours.
 
-    It has a bar for each interval that has failures. Empty if there were no failures.
+    It has a bar for each interval that has failed attempts. Empty if there were none.
     """
     counts = trend_in_steps(trend, now, hours, steps)
     most = max(counts)
@@ -54,8 +54,10 @@ def _label(count: int, hours: int) -> str:
     days, rest = divmod(hours, 24)
     if days > 1 and not rest:
         return ngettext(
-            "%(count)d failure in %(days)d days", "%(count)d failures in %(days)d days", count
+            "%(count)d failed attempt in %(days)d days",
+            "%(count)d failed attempts in %(days)d days",
+            count,
         ) % {"count": count, "days": days}
     return ngettext(
-        "%(count)d failure in %(hours)d h", "%(count)d failures in %(hours)d h", count
+        "%(count)d failed attempt in %(hours)d h", "%(count)d failed attempts in %(hours)d h", count
     ) % {"count": count, "hours": hours}

@@ -41,6 +41,7 @@ from django_dcron.exceptions import Conflict, InvalidCalendar
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules.days import DAY
+from django_dcron.utils.bounded_text import first_distinct
 
 if TYPE_CHECKING:
     from django_dcron.contrib.ics import OmittedEvent
@@ -110,7 +111,8 @@ class CalendarForm(VersionedForm[Calendar]):
         if not cleaned["dates"]:
             reasons = (each.reason.translate(translation) for each in read.omitted)
             text = gettext("No event of the file can be converted to calendar entries: %(reasons)s")
-            self.add_error("ics", text % {"reasons": "; ".join(_first_distinct(reasons))})
+            listed = "; ".join(first_distinct(reasons, REASONS_LISTED))
+            self.add_error("ics", text % {"reasons": listed})
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -191,7 +193,7 @@ class CalendarAdmin(
         shown = []
         for days in islice(_periods(_excluded_dates(calendar, first, last)), PERIODS_LISTED):
             names = chain.from_iterable(reasons_on(day).names for day in days)
-            reasons = ", ".join(_first_distinct(names))
+            reasons = ", ".join(first_distinct(names, REASONS_LISTED))
             period = _period_text(days, has_open_end=days[-1] == last)
             shown.append(format_html("<div>{}</div>{}", period, render_muted(reasons)))
         return format_html_join("", "{}", ((each,) for each in shown)) or EMPTY
@@ -235,7 +237,8 @@ def _omission_warnings(omitted: Sequence[OmittedEvent]) -> Iterator[str]:
     """Name the first omitted events of the file, and count the others."""
     for event in omitted[:WARNINGS_SHOWN]:
         text = gettext("Event %(event)s of the file was omitted: %(reason)s")
-        yield text % {"event": event.summary, "reason": event.reason.translate(translation)}
+        name = event.name or gettext("without a title")
+        yield text % {"event": name, "reason": event.reason.translate(translation)}
     if (more := len(omitted) - WARNINGS_SHOWN) > 0:
         text = ngettext(
             "… and %(count)d more event was omitted",
@@ -243,18 +246,6 @@ def _omission_warnings(omitted: Sequence[OmittedEvent]) -> Iterator[str]:
             more,
         )
         yield text % {"count": more}
-
-
-def _first_distinct(reasons: Iterable[str]) -> list[str]:
-    """Return each distinct reason once. An ellipsis replaces those after ``REASONS_LISTED``."""
-    found: list[str] = []
-    for reason in reasons:
-        if reason in found:
-            continue
-        if len(found) == REASONS_LISTED:
-            return [*found, "…"]
-        found.append(reason)
-    return found
 
 
 def _searched_dates() -> tuple[date, date]:

@@ -60,6 +60,13 @@ _UNSUPPORTED_RULE = _("its recurrence rule isn't supported: %(problem)s")
 class OmittedEvent:
     summary: str
     reason: TranslatableText
+    starts_on: date | None = None
+    """The date of the first occurrence; None if it's missing or malformed."""
+
+    @property
+    def name(self) -> str:
+        """The summary, or else the date of the first occurrence. Empty without both."""
+        return self.summary or (self.starts_on.isoformat() if self.starts_on else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +113,11 @@ def read_ics(content: bytes, *, zone: tzinfo, first: date, last: date) -> ReadCa
         try:
             entries = _Event(event, zone, replaced).entries(first, last)
         except _NotExpressible as error:
-            omitted.append(OmittedEvent(summary, error.text))
+            omitted.append(OmittedEvent(summary, error.text, _start_of(event)))
             continue
         except OverflowError:
-            omitted.append(OmittedEvent(summary, TranslatableText(_OUT_OF_RANGE)))
+            text = TranslatableText(_OUT_OF_RANGE)
+            omitted.append(OmittedEvent(summary, text, _start_of(event)))
             continue
         number += len(entries)
         if number > MAX_ENTRIES:
@@ -345,6 +353,13 @@ def _summary(event: Any) -> str:
     found = event.get("SUMMARY", "")
     text = " ".join(str(found[0] if isinstance(found, list) else found).split())
     return with_ellipsis("".join(filter(str.isprintable, text)), LONGEST_COMMENT)
+
+
+def _start_of(event: Any) -> date | None:
+    try:
+        return _date_of(event["DTSTART"].dt)
+    except Exception:  # The package raises errors of many kinds for malformed values.
+        return None
 
 
 def _date_of(value: Any) -> date:

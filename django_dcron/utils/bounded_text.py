@@ -1,9 +1,10 @@
-"""Shorten texts to a limit and replace characters that databases can't store."""
+"""Shorten texts and lists to a limit, and replace characters that databases can't store."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable
 
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 """NUL, which PostgreSQL rejects, and lone surrogates, which aren't valid Unicode."""
@@ -16,6 +17,18 @@ def replace_unstorable(text: str) -> str:
 def with_ellipsis(text: str, limit: int) -> str:
     """Return ``text``, or its beginning with an ellipsis, at most ``limit`` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def first_distinct(texts: Iterable[str], limit: int) -> list[str]:
+    """Return each distinct text once. An ellipsis replaces those after the first ``limit``."""
+    found: list[str] = []
+    for text in texts:
+        if text in found:
+            continue
+        if len(found) == limit:
+            return [*found, "…"]
+        found.append(text)
+    return found
 
 
 def truncate_middle(text: str, limit: int) -> str:

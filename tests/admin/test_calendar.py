@@ -90,6 +90,13 @@ def test_warnings_name_five_omitted_events_and_count_the_others(admin_client: Cl
     assert [re.findall(r"\d+", text) for text in warnings(300)] == [*map(list, "01234"), ["295"]]
 
 
+def test_omitted_event_without_a_title_is_named_by_its_date(admin_client: Client) -> None:
+    file = SimpleUploadedFile("a.ics", file_of(NO_DURATION, "DTSTART:someday"))
+    response = fill_in(admin_client, reverse(ADD), name="closed", dates="12-25", ics=file)
+    shown = [text for text in messages(admin_client.get(response.url)) if "omitted" in text]
+    assert ["Event 2027-01-05 of" in shown[0], "Event without a title of" in shown[1]] == [True] * 2
+
+
 def test_error_names_each_reason_of_omitted_events_once(admin_client: Client) -> None:
     def error(*events: str) -> str:
         file = SimpleUploadedFile("a.ics", file_of(*events))

@@ -1,5 +1,6 @@
 """``dcron calendar``: a calendar from an iCalendar file."""
 
+import re
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
@@ -52,6 +53,23 @@ def test_omitted_events_are_named_and_the_others_written(path: Path) -> None:
     assert result.code == NEGATIVE
     assert [each["event"] for each in result.json["omitted"]] == ["Often"]
     assert Calendar.objects.get().dates == "2026-12-24 # Move"
+
+
+def test_error_names_few_of_the_omitted_events(path: Path) -> None:
+    path.write_bytes(file_of(*[f"{HOURLY}-{number}" for number in range(300)]))
+    with set_clock(START):
+        result = call("calendar", "closed", "--ics", str(path))
+    assert result.code == USAGE_ERROR
+    assert re.findall(r"Often-\d+", result.err) == [f"Often-{number}" for number in range(5)]
+    assert result.err.rstrip().endswith("; ….")
+
+
+def test_omitted_event_without_a_title_is_named_by_its_date(path: Path) -> None:
+    path.write_bytes(file_of(MOVE, HOURLY.removesuffix(" SUMMARY:Often"), "DTSTART:someday"))
+    with set_clock(START):
+        result = call("calendar", "closed", "--ics", str(path))
+    assert "omitted: 2026-12-24: " in result.out
+    assert "omitted: event without a title: " in result.out
 
 
 def test_dry_run_writes_nothing(path: Path) -> None:

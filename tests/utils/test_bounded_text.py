@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from django_dcron.utils.bounded_text import (
     BoundedText,
+    first_distinct,
     replace_unstorable,
     truncate_middle,
     with_ellipsis,
@@ -89,3 +90,8 @@ def test_buffer_can_be_read_while_another_thread_writes() -> None:
 def test_shortened_text_fits_the_limit_including_its_ellipsis() -> None:
     assert with_ellipsis("abcde", 5) == "abcde"
     assert with_ellipsis("abcdef", 5) == "abcd…"
+
+
+def test_list_has_each_distinct_text_once_up_to_its_limit() -> None:
+    assert first_distinct(["a", "b", "a"], 2) == ["a", "b"]
+    assert first_distinct(["a", "b", "a", "c", "d"], 2) == ["a", "b", "…"]

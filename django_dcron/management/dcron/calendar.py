@@ -28,6 +28,7 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import GOOD, WARNING, Output, add_json
 from django_dcron.models import Calendar
 from django_dcron.schedules.zones import check_zone
+from django_dcron.utils.bounded_text import first_distinct
 
 HELP = (
     "Write a calendar from an iCalendar file (.ics). The events of the file replace the excluded "
@@ -40,6 +41,8 @@ calendar "bank days" --ics holidays.ics --dry-run
 calendar maintenance --ics - --timezone Europe/Berlin --years 2
 """
 STANDARD_INPUT = "-"
+REASONS_LISTED = 5
+"""The number of distinct events with their reasons in an error message."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -76,8 +79,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         last = years_later(first, options["years"])
         read = read_ics(_content(options["ics"]), zone=zone, first=first, last=last)
         if not read.dates:
-            reasons = "; ".join(f"{each.summary}: {each.reason}" for each in read.omitted)
-            raise usage_error(f"Nothing was written, because all events were omitted. {reasons}.")
+            reasons = (f"{_name_of(each)}: {each.reason}" for each in read.omitted)
+            listed = "; ".join(first_distinct(reasons, REASONS_LISTED))
+            raise usage_error(f"Nothing was written, because all events were omitted. {listed}.")
         found = Calendar.objects.using(alias_for(Calendar)).filter(pk=name).first()
         calendar = found or Calendar(name=name)
         before, calendar.dates = calendar.dates, read.dates
@@ -121,10 +125,14 @@ def _print(
     for line in calendar.dates.splitlines():
         output.line(line)
     for each in omitted:
-        output.line(f"omitted: {each.summary or 'event without a summary'}: {each.reason}", WARNING)
+        output.line(f"omitted: {_name_of(each)}: {each.reason}", WARNING)
     texts = {"create": ("created", "would be created"), "change": ("changed", "would be changed")}
     what = texts[outcome][dry_run] if outcome in texts else "unchanged"
     output.line(f"{calendar.name}: {what}", GOOD)
+
+
+def _name_of(event: OmittedEvent) -> str:
+    return event.name or "event without a title"
 
 
 def _content(path: str) -> bytes:

@@ -1157,6 +1157,14 @@ class Migration(migrations.Migration):
                         verbose_name="muted failures",
                     ),
                 ),
+                (
+                    "unrecovered_failures",
+                    models.PositiveIntegerField(
+                        default=0,
+                        help_text="The most consecutive failures since the last success, except failures of muted incidents. Resuming the job doesn't reset them.",
+                        verbose_name="unrecovered failures",
+                    ),
+                ),
                 ("circuit_open", models.BooleanField(default=False, verbose_name="auto-paused")),
                 (
                     "success_at",

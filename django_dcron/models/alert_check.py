@@ -21,6 +21,14 @@ class AlertCheck(models.Model):
         default=0,
         help_text=_("How many of the consecutive failures belong to muted incidents."),
     )
+    unrecovered_failures = models.PositiveIntegerField(
+        _("unrecovered failures"),
+        default=0,
+        help_text=_(
+            "The most consecutive failures since the last success, except failures of muted "
+            "incidents. Resuming the job doesn't reset them."
+        ),
+    )
     circuit_open = models.BooleanField(_("auto-paused"), default=False)
     success_at = models.DateTimeField(
         _("last success"),

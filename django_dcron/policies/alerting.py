@@ -5,12 +5,13 @@ A rule in the settings or in a job's field is an object such as
 
 Invariants:
 
-- Counters never decrease. The difference between two readings shows everything that happened in
-  between.
+- The totals ``succeeded``, ``failed`` and ``missed`` never decrease. The difference between two
+  readings shows everything that happened in between.
 - The decision is a pure function of two readings. Two equal readings yield no event.
 - A rule reports consecutive failures once, when their number reaches the rule's threshold. A rule
   with ``"after": "every"`` reports each failure.
 - Rules about failures and recovery ignore failures of muted incidents.
+- Only a success ends the failures that a recovery follows. Resuming a job doesn't.
 """
 
 from __future__ import annotations
@@ -210,13 +211,18 @@ class JobCounters:
     missed: int = 0
     consecutive_failures: int = 0
     circuit_open: bool = False
+    unrecovered_failures: int = 0
+    """The most consecutive failures since the last success, despite resumes of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     rule: Rule
     number: int = 1
-    """The number of runs or occurrences, or the number of consecutive failures."""
+    """The number of runs or occurrences, or the number of consecutive failures.
+
+    Failures of muted incidents don't count.
+    """
 
 
 class UnmutedCounters(NamedTuple):
@@ -251,6 +257,15 @@ def without_muted(
     )
 
 
+def count_unrecovered_failures(before: JobCounters, now: JobCounters) -> int:
+    """Return the most consecutive failures since the last success, at the reading ``now``."""
+    if now.succeeded > before.succeeded:
+        return now.consecutive_failures
+    # Consecutive failures that a resume ended in between had at least one failure.
+    new = max(now.consecutive_failures, min(now.failed - before.failed, 1))
+    return max(before.unrecovered_failures, new)
+
+
 def detect_events(before: JobCounters, now: JobCounters, rules: Collection[Rule]) -> list[Event]:
     """Return the events that ``rules`` report for the change from ``before`` to ``now``."""
     events = (_event_for_rule(rule, before, now) for rule in rules)
@@ -275,7 +290,8 @@ def _event_for_rule(rule: Rule, before: JobCounters, now: JobCounters) -> Event 
         case AlertKind.RECOVERED if (
             now.succeeded > before.succeeded and not now.consecutive_failures
         ):
-            longest = max(before.consecutive_failures, min(failures, 1))
+            failed = max(before.consecutive_failures, before.unrecovered_failures)
+            longest = max(failed, min(failures, 1))
             return Event(rule, longest) if longest >= rule.after else None
         case AlertKind.MISSED if now.missed > before.missed:
             return Event(rule, now.missed - before.missed)

@@ -16,6 +16,7 @@ from django_dcron.policies.alerting import (
     InvalidRule,
     JobCounters,
     Rule,
+    count_unrecovered_failures,
     detect_events,
     read_rules,
     without_muted,
@@ -264,6 +265,18 @@ def test_cluster_rules_are_refused_for_jobs(kind: str) -> None:
             RECOVERED,
             3,
         ),
+        (
+            JobCounters(failed=3, unrecovered_failures=3),
+            JobCounters(failed=3, succeeded=1),
+            RECOVERED,
+            3,
+        ),
+        (
+            JobCounters(failed=3, unrecovered_failures=3),
+            JobCounters(failed=3, missed=1),
+            RECOVERED,
+            None,
+        ),
         (JobCounters(), JobCounters(succeeded=1), RECOVERED, None),
         (JobCounters(), JobCounters(missed=1), MISSED, 1),
         (JobCounters(missed=1), JobCounters(missed=1), MISSED, None),
@@ -276,6 +289,33 @@ def test_differences_of_counts_become_events(
     assert [(event.rule, event.number) for event in events] == (
         [] if number is None else [(one_rule, number)]
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "number"),
+    [
+        (JobCounters(), JobCounters(failed=2, consecutive_failures=2), 2),
+        # The job was resumed.
+        (JobCounters(failed=3, unrecovered_failures=3), JobCounters(failed=3), 3),
+        (
+            JobCounters(failed=3, unrecovered_failures=3),
+            JobCounters(failed=4, consecutive_failures=1),
+            3,
+        ),
+        (JobCounters(), JobCounters(failed=5), 1),
+        # A run succeeded.
+        (JobCounters(failed=3, unrecovered_failures=3), JobCounters(failed=3, succeeded=1), 0),
+        (
+            JobCounters(failed=3, unrecovered_failures=3),
+            JobCounters(failed=5, succeeded=1, consecutive_failures=1),
+            1,
+        ),
+    ],
+)
+def test_only_a_success_resets_unrecovered_failures(
+    before: JobCounters, now: JobCounters, number: int
+) -> None:
+    assert count_unrecovered_failures(before, now) == number
 
 
 def test_circuit_that_opens_again_is_reported_again() -> None:

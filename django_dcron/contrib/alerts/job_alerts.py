@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from typing import Any
-
 from django.db import IntegrityError, transaction
 from django.db.models import F, Q
 
@@ -35,6 +33,8 @@ from django_dcron.policies.alerting import (
     Event,
     JobCounters,
     Rule,
+    UnmutedCounters,
+    count_unrecovered_failures,
     detect_events,
     without_muted,
 )
@@ -48,6 +48,10 @@ transaction opened.
 BATCH_SIZE = 500
 COUNTERS = ("succeeded", "failed", "missed")
 
+_RECOVERED = Q(
+    job__alert_check__unrecovered_failures__gt=0,
+    succeeded__gt=F("job__alert_check__succeeded"),
+)
 _OPEN = Q(job__enabled=False, job__pause_reason__startswith=AUTO_PAUSED)
 _NO_FAILURES = Q(failed=0, missed=0)
 _UNCHANGED = Q(
@@ -100,6 +104,7 @@ def check_job_alerts(
     differing = rows.filter(
         (Q(job__alert_check=None) & ~_NO_FAILURES)
         | (Q(job__alert_check__isnull=False) & ~_UNCHANGED)
+        | _RECOVERED
         | (_OPEN & Q(job__alert_check__circuit_open=False))
     )
     page = list(differing[:BATCH_SIZE])
@@ -134,7 +139,7 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
     if last_check and now.succeeded > before.succeeded:
         success_at = max(success_at, last_success(statistics, otherwise=database_now(using)))
     with transaction.atomic(using=using):
-        if _record_counts(job.pk, success_at, before, now, unmuted.muted, using):
+        if _record_counts(job.pk, success_at, before, now, unmuted, using):
             store_alerts(messages)
 
 
@@ -157,7 +162,12 @@ def _message(event: Event, statistics: Statistics, found: ReportedFailures) -> M
 
 
 def _record_counts(
-    job_id: int, success_at: datetime, before: JobCounters, now: JobCounters, muted: int, using: str
+    job_id: int,
+    success_at: datetime,
+    before: JobCounters,
+    now: JobCounters,
+    unmuted: UnmutedCounters,
+    using: str,
 ) -> bool:
     """Record the counters as seen. Return False if another process did so first."""
     rows = AlertCheck.objects.using(using)
@@ -167,14 +177,25 @@ def _record_counts(
         name: getattr(now, name) for name in (*COUNTERS, "consecutive_failures", "circuit_open")
     }
     guard = {name: getattr(before, name) for name in columns}
+    unrecovered = count_unrecovered_failures(unmuted.before, unmuted.now)
     return bool(
-        rows.filter(pk=job_id, **guard).update(**columns, muted=muted, success_at=success_at)
+        rows.filter(pk=job_id, **guard).update(
+            **columns,
+            muted=unmuted.muted,
+            unrecovered_failures=unrecovered,
+            success_at=success_at,
+        )
     )
 
 
-def _counts(row: Any) -> JobCounters:
+def _counts(row: AlertCheck) -> JobCounters:
     return JobCounters(
-        row.succeeded, row.failed, row.missed, row.consecutive_failures, row.circuit_open
+        row.succeeded,
+        row.failed,
+        row.missed,
+        row.consecutive_failures,
+        row.circuit_open,
+        row.unrecovered_failures,
     )
 
 

@@ -116,6 +116,34 @@ def test_recovery_misses_and_automatic_pauses_are_reported(
     )
 
 
+@pytest.mark.parametrize("failures_after_resuming", [0, 1])
+def test_recovery_is_reported_once_if_the_job_was_resumed_before(
+    service: Service, settings: Settings, failures_after_resuming: int
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "recovered", "to": ["ops"], "after": 2}]
+    alerter = Alerter(Leader())
+    alerter.check_and_send()
+    job = make_idle_job(name="grind", pause_after_failures=2)
+    finish_run(job, State.SUCCEEDED)
+    for _ in range(2):
+        finish_run(job)
+    assert open_circuits(Job.objects.filter(pk=job.pk)) == 1
+    alerter.check_and_send()
+    control.resume(Job.objects.get(pk=job.pk))
+    alerter.check_and_send()
+    for _ in range(failures_after_resuming):
+        finish_run(job)
+        alerter.check_and_send()
+    assert service.received == []
+    assert AlertCheck.objects.get().consecutive_failures == failures_after_resuming
+    for _ in range(2):
+        finish_run(job, State.SUCCEEDED)
+        alerter.check_and_send()
+    assert service.subjects == ["[dcron] grind has recovered"]
+    assert "after 2 failed runs in a row" in service.received[0]["message"]
+    assert AlertCheck.objects.get().succeeded == 2, "the second success wasn't recorded"
+
+
 def test_automatic_pause_is_reported_even_if_a_run_ends_afterwards(
     service: Service, settings: Settings
 ) -> None:

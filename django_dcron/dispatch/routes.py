@@ -6,7 +6,6 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from celery import Celery
-from celery.exceptions import QueueNotFound
 from kombu import Queue
 
 from django_dcron import targets
@@ -39,7 +38,8 @@ class Routes:
 
         Without either, the route is Celery's default.
 
-        Raises ``Undeliverable``.
+        Raises ``Undeliverable`` if the queue is reserved or isn't in ``task_queues``. An error of
+        the project's router is raised unchanged. The caller ends such a run, too.
         """
         key = (target, queue)
         until, route = self._cache.get(key, (0.0, None))
@@ -56,18 +56,13 @@ class Routes:
             name = targets.get(target).route_name or self._default_task
         except UnknownTarget:
             name = self._default_task  # The worker reports the missing target on the run.
-        try:
-            options = amqp.router.route({"queue": queue} if queue else {}, name)
-        except (QueueNotFound, KeyError) as error:
-            raise Undeliverable(
-                f"queue {queue!r} isn't in Celery's task_queues: {error}"
-            ) from error
-        if queue:  # The job's queue replaces the target's own route.
-            options.pop("exchange", None)
-            options.pop("routing_key", None)
-        routed = options.pop("queue", None) or amqp.default_queue
-        routed = amqp.queues[routed] if isinstance(routed, str) else routed
-        exchange, routing_key = options.pop("exchange", None), options.pop("routing_key", None)
+        own_queue = _queue_named(amqp, queue) if queue else None
+        options = _options_of_route(amqp, name, own_queue)
+        exchange, routing_key = options.get("exchange"), options.get("routing_key")
+        routed = options.get("queue") or app.conf.task_default_queue
+        if own_queue is not None:  # The job's queue replaces the target's own route.
+            routed, exchange, routing_key = own_queue, None, None
+        routed = _queue_named(amqp, routed) if isinstance(routed, str) else routed
         options = {name: options[name] for name in ROUTE_OPTIONS if name in options}
         if exchange is None and routed.exchange.type == "direct":
             # The default exchange always leads to the queue of that name, regardless of other
@@ -76,3 +71,24 @@ class Routes:
         return Route(
             routed, exchange or routed.exchange.name, routing_key or routed.routing_key, options
         )
+
+
+def _options_of_route(amqp: Any, name: str, own_queue: Queue | None) -> dict[str, Any]:
+    """Return the route of the task ``name``, without the job's queue; empty if it has none.
+
+    Celery's ``Router.route`` would change the dict that the project's router returns, which may be
+    the same dict at each call.
+    """
+    options = {} if own_queue is None else {"queue": own_queue}
+    route = amqp.router.lookup_route(name, (), {}, options) or {}
+    return {"queue": route} if isinstance(route, str) else dict(route)
+
+
+def _queue_named(amqp: Any, name: str) -> Queue:
+    try:
+        queue: Queue = amqp.queues[name]
+    except KeyError as error:
+        raise Undeliverable(
+            f"queue {name!r} isn't in Celery's task_queues. Add it to task_queues."
+        ) from error
+    return queue

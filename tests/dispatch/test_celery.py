@@ -151,8 +151,22 @@ def test_unknown_queue_is_undeliverable_if_queues_are_not_created(app: Celery) -
     app.conf.task_queues = [Queue("celery")]
     app.conf.task_create_missing_queues = False
     dispatcher = CeleryDispatcher(app)
-    with pytest.raises(Undeliverable, match=r"'nowhere'.* task_queues"):
+    with pytest.raises(Undeliverable, match=r"'nowhere'.* Add it to task_queues"):
         dispatcher.prepare(run_of(queue="nowhere"))
+    with pytest.raises(Undeliverable, match=r"'of-the-task'.* Add it to task_queues"):
+        dispatcher.prepare(run_of())
+
+
+def test_missing_default_queue_is_undeliverable_unless_the_job_sets_a_queue(app: Celery) -> None:
+    app.conf.task_queues = [Queue("mine")]
+    app.conf.task_create_missing_queues = False
+    for task_routes in ({}, {OK: {"priority": 3}}):
+        app.conf.task_routes = task_routes
+        app.amqp.__dict__.pop("router", None)
+        dispatcher = CeleryDispatcher(app)
+        assert dispatcher.prepare(run_of(queue="mine")).route.queue.name == "mine"
+        with pytest.raises(Undeliverable, match=r"'celery'.* Add it to task_queues"):
+            dispatcher.prepare(run_of())
 
 
 def test_message_has_the_priority_of_the_job(app: Celery, dispatcher: CeleryDispatcher) -> None:
@@ -656,6 +670,33 @@ def test_route_is_looked_up_again_after_its_lifetime(
         now = 1000.0 + passed
         assert dispatcher.prepare(run_of()).route.queue.name == queue
     assert asked == [OK, OK]
+
+
+@pytest.mark.parametrize("queue", ["", "mine"])
+def test_route_of_the_projects_router_is_not_changed(app: Celery, queue: str) -> None:
+    table = {OK: {"queue": "shop", "routing_key": "shop.today", "priority": 3}}
+    given = []
+
+    def router(name: str, args: Any, kwargs: Any, options: Any, **more: Any) -> Any:
+        given.append(options)
+        return table.get(name)
+
+    app.conf.task_routes = (router,)
+    dispatcher = CeleryDispatcher(app)
+    for _ in range(2):
+        route = dispatcher._routes._look_up(app, OK, queue)
+        assert (route.queue.name, route.options) == (queue or "shop", {"priority": 3})
+    assert table == {OK: {"queue": "shop", "routing_key": "shop.today", "priority": 3}}
+    assert given == [{"queue": app.amqp.queues["mine"]} if queue else {}] * 2
+
+
+def test_error_of_the_projects_router_is_raised_unchanged(app: Celery) -> None:
+    def router(*details: Any, **options: Any) -> dict[str, str]:
+        return {}["nothing"]
+
+    app.conf.task_routes = (router,)
+    with pytest.raises(KeyError, match="nothing"):
+        CeleryDispatcher(app).prepare(run_of())
 
 
 def test_only_message_options_of_a_route_are_used(app: Celery) -> None:

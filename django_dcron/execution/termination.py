@@ -16,6 +16,7 @@ from django.db import DatabaseError, InterfaceError, connections
 from django_dcron.db.routing import alias_for
 from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.database_outage import retry_until_available
+from django_dcron.execution.heartbeat_loss import log_fields
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome
@@ -26,17 +27,29 @@ logger = logging.getLogger("django_dcron.runs")
 
 
 def terminate(run: CurrentRun, ending: Ending) -> None:
-    """Record ``ending`` and end the process. Runs in its own thread, which ends afterwards."""
+    """Record ``ending`` and end the process. Runs in its own thread, which ends afterwards.
+
+    If ``ending`` can't be recorded, the process is ended anyway: a node rescues the run.
+    """
+    try:
+        _record(run, ending)
+        if run.end_process is not None and run.interruption.armed:  # the job's code still runs
+            run.end_process()
+    finally:
+        connections.close_all()  # of this thread
+
+
+def _record(run: CurrentRun, ending: Ending) -> None:
+    """Record ``ending`` once the database is available. Log any other error."""
     try:
         retry_until_available(
             lambda: end_attempt(run.run, run.attempt, ending, run.token),
             f"record end of {run.job}",
             alias_for(Run),
         )
-        if run.end_process is not None and run.interruption.armed:  # the job's code still runs
-            run.end_process()
-    finally:
-        connections.close_all()  # of this thread
+    except Exception:  # for example, during a migration
+        extra = {"event": "outcome_not_recorded", **log_fields(run)}
+        logger.exception("outcome not recorded: job=%s", run.job, extra=extra)
 
 
 def record_killed_attempt(

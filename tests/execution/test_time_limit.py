@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
+from django.db import IntegrityError, ProgrammingError
 
 from django_dcron.exceptions import RunTimedOut
+from django_dcron.execution import termination
 from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Job
 from django_dcron.policies.lifecycle import Outcome, State
 from tests.execution.conftest import MakeTarget, attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_run
+from tests.logs import logged
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -134,3 +137,30 @@ def test_code_that_ignores_the_timeout_is_recorded_as_timed_out(
     assert attempt.log == "ignoring the timeout\n"
     assert state_of(run) == State.FAILED
     assert reread(run).job.statistics.failed == 1
+
+
+@pytest.mark.parametrize("error", [ProgrammingError("no such column"), IntegrityError("duplicate")])
+def test_process_is_ended_even_if_the_outcome_cannot_be_recorded(
+    make_target: MakeTarget,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    settings.DCRON_HARD_TIMEOUT_AFTER = timedelta(milliseconds=200)
+    ended = threading.Event()
+
+    def refuse(*given: Any) -> None:
+        raise error
+
+    def stubborn() -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not ended.is_set() and time.monotonic() < deadline:
+            with suppress(RunTimedOut):
+                spin_until(ended.is_set)
+
+    monkeypatch.setattr(termination, "end_attempt", refuse)
+    run = make_run(job_with_timeout(make_target(stubborn)))
+    execute(run.pk, 1, worker="w", end_process=ended.set)
+    assert ended.is_set()
+    assert logged(caplog, "outcome_not_recorded", run=str(run.pk), attempt=1, worker="w")

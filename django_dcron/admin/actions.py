@@ -19,6 +19,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.contrib.auth import get_permission_codename
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http import (
     Http404,
@@ -41,6 +42,7 @@ from django_dcron.admin.lists.confirmation import confirm_or_perform
 from django_dcron.admin.object_action import ActionResult, Button, ObjectAction
 from django_dcron.admin.row_input import RowInputs
 from django_dcron.admin.visibility import admin_scope, may_view_row
+from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.jobs.action_texts import LONGEST_REASON, signed_reason
 from django_dcron.jobs.batching import refusal_text
@@ -245,9 +247,19 @@ class ActionAdmin(BaseAdmin[M]):
                 yield obj or row, refusal
                 continue
             try:
-                yield obj, action.apply(request, obj)
+                yield obj, self._apply(request, action, obj)
             except REFUSALS as error:
                 yield obj, error_text(error)
+
+    def _apply(self, request: HttpRequest, action: ObjectAction[M], obj: M) -> ActionResult:
+        if not action.refusal_if_hidden:
+            return action.apply(request, obj)
+        with transaction.atomic(using=alias_for(type(obj))):
+            result = action.apply(request, obj)
+            scope = admin_scope(request, self.admin_site)
+            if result.created and not scope.sees(result.created):  # undone by the exception
+                raise ValidationError(action.refusal_if_hidden)
+            return result
 
     def _outcomes_of_many(
         self,

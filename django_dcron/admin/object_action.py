@@ -64,6 +64,11 @@ class ObjectAction(Generic[M]):
     is_primary: bool = False
     explanation: StrOrPromise = ""
     """What the action does, for the confirmation page of many rows."""
+    refusal_if_hidden: StrOrPromise = ""
+    """Why the action is refused if the user may not see the row that it would create.
+
+    Without this text, the action isn't refused.
+    """
     confirm_label: Callable[[int], StrOrPromise] | None = None
     """Returns the label of the button that confirms the action for this number of rows.
 

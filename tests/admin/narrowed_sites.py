@@ -1,7 +1,7 @@
 """Admin sites that narrow what their users see and do.
 
-``teams``, ``runs`` and ``planned`` narrow ``get_queryset``. ``guarded``, ``watched`` and
-``locked`` check object permissions. ``only_jobs`` has no other model.
+``teams``, ``enabled``, ``runs`` and ``planned`` narrow ``get_queryset``. ``guarded``, ``watched``
+and ``locked`` check object permissions. ``only_jobs`` has no other model.
 """
 
 from typing import Any
@@ -44,6 +44,13 @@ class TeamJobAdmin(dcron_admin.JobAdmin):
 
     def get_queryset(self, request: Any) -> Any:
         return super().get_queryset(request).filter(namespace="mine")
+
+
+class EnabledJobAdmin(dcron_admin.JobAdmin):
+    """Hides paused jobs."""
+
+    def get_queryset(self, request: Any) -> Any:
+        return super().get_queryset(request).filter(enabled=True)
 
 
 class TeamCalendarAdmin(dcron_admin.CalendarAdmin):
@@ -125,6 +132,7 @@ def _site(name: str, *narrowed: Any) -> admin.AdminSite:
 
 
 teams = _site("teams", TeamJobAdmin, TeamCalendarAdmin, TeamLimitAdmin, TeamNodeAdmin)
+enabled = _site("enabled", EnabledJobAdmin)
 runs = _site("runs", OwnRunAdmin)
 planned = _site("planned", PlannedRunAdmin, FirstAttemptAdmin)
 locked = _site("locked", LockedRunAdmin)

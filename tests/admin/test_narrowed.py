@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC
+from html import unescape
 from typing import Any
 from uuid import uuid4
 
@@ -17,13 +18,14 @@ from django.test import Client
 from django.urls import clear_url_caches, reverse, set_urlconf
 
 from django_dcron import control
+from django_dcron.admin.jobs.job_actions import NOT_VISIBLE
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.failures import latest_failures
 from django_dcron.diagnosis.figures import job_figures, run_figures
 from django_dcron.diagnosis.load import planned_load
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.timeline import timeline
-from django_dcron.models import Calendar, Cursor, Incident, Job, Run, Statistics
+from django_dcron.models import AuditEntry, Calendar, Cursor, Incident, Job, Run, Statistics
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.runs.chains import follower_key
 from tests.admin import narrowed_sites
@@ -40,6 +42,7 @@ from tests.admin.conftest import (
     make_attempt,
     make_job,
     make_run,
+    messages,
     run_url,
     section_url,
 )
@@ -582,6 +585,20 @@ def test_job_invisible_to_its_author_is_not_saved(world: World, on_site: Any) ->
     assert list(Job.objects.order_by("pk").values()) == before
     assert client.post(add_url(), {**new, "namespace": "mine"}).status_code == 302
     assert Job.objects.filter(namespace="mine", name="new").exists()
+
+
+def test_job_is_not_duplicated_if_the_copy_would_be_hidden(world: World, on_site: Any) -> None:
+    url = action_url(world.mine.job, "duplicate")
+    before = list(Job.objects.order_by("pk").values())
+    entries = AuditEntry.objects.count()
+    response = on_site(narrowed_sites.enabled).post(url, follow=True)
+    assert response.status_code == 200
+    assert list(Job.objects.order_by("pk").values()) == before
+    assert AuditEntry.objects.count() == entries
+    (message,) = messages(response)
+    assert str(NOT_VISIBLE) in unescape(message)
+    on_site(narrowed_sites.teams).post(url)
+    assert Job.objects.count() == len(before) + 1
 
 
 def test_form_rejects_hidden_calendar_and_predecessor(world: World, on_site: Any) -> None:

@@ -36,7 +36,7 @@ from django_dcron.admin.jobs import backfill_page, deletion, list_row, palette, 
 from django_dcron.admin.jobs.countdown import countdown_texts, time_until
 from django_dcron.admin.jobs.form import JobForm
 from django_dcron.admin.jobs.form_tabs import FIELDSETS
-from django_dcron.admin.jobs.job_actions import ACTIONS
+from django_dcron.admin.jobs.job_actions import ACTIONS, NOT_VISIBLE
 from django_dcron.admin.jobs.page import (
     JobPage,
     JobViewsAdmin,
@@ -73,9 +73,6 @@ from django_dcron.jobs.representation import JOB_FIELDS, FieldFormat
 from django_dcron.models import Job
 
 TAGS_SHOWN = 5
-NOT_VISIBLE = gettext_lazy(
-    "The job wasn't saved because you don't have permission to view a job with these values."
-)
 ARGUMENTS = ("args", "kwargs")
 
 

@@ -24,6 +24,10 @@ from django_dcron.jobs.bulk_skips import why_not_paused, why_not_resumable
 from django_dcron.models import Job
 from django_dcron.utils.messages import TranslatableText
 
+NOT_VISIBLE = gettext_lazy(
+    "The job wasn't saved because you don't have permission to view a job with these values."
+)
+
 
 def _run_now(request: HttpRequest, job: Job) -> ActionResult:
     caution = overlap_caution(job)
@@ -167,5 +171,6 @@ ACTIONS: tuple[ObjectAction[Job], ...] = (
         _duplicate,
         "add",
         explanation=gettext_lazy("Creates a paused copy of each job. “copy” is added to its name."),
+        refusal_if_hidden=NOT_VISIBLE,
     ),
 )

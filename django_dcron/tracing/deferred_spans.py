@@ -10,7 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, Protocol, TypeVar
 from uuid import UUID
 
-from django_dcron.tracing.provider import configured_provider, suppress_errors, tracer_of
+from django_dcron.tracing.provider import configured_provider, disable_on_error, tracer_of
 from django_dcron.tracing.run_trace import (
     attempt_attributes,
     context_within,
@@ -113,7 +113,7 @@ def record_queued_spans() -> None:
         with suppress(IndexError):  # Another thread may have emptied the queue.
             batch = _queue.popleft()
             if provider := configured_provider():
-                with suppress_errors():
+                with disable_on_error():
                     batch.record(provider, batch)
 
 
@@ -150,7 +150,7 @@ def record_dispatch(runs: Sequence[TraceableRun], start_time: int, end_time: int
     ``start_time`` and ``end_time`` are in nanoseconds (``time.time_ns``).
     """
     if provider := configured_provider():
-        with suppress_errors():
+        with disable_on_error():
             _record_dispatch(provider, _Batch(_record_dispatch, start_time, end_time, runs))
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
-from django_dcron.tracing.provider import configured_provider, suppress_errors, tracer_of
+from django_dcron.tracing.provider import configured_provider, disable_on_error, tracer_of
 from django_dcron.tracing.run_trace import (
     attempt_attributes,
     context_within,
@@ -61,12 +61,12 @@ def _executing(
 ) -> Iterator[Callable[[AttemptEnding], None]]:
     span: Span = trace.INVALID_SPAN
     token = None
-    with suppress_errors():
+    with disable_on_error():
         span = _start_execution(provider, run_id, attempt, rerun_of, attributes)
         token = context.attach(trace.set_span_in_context(span))
 
     def ended(ending: AttemptEnding) -> None:
-        with suppress_errors():
+        with disable_on_error():
             _describe(span, ending)
 
     try:
@@ -74,7 +74,7 @@ def _executing(
     finally:
         if token is not None:
             context.detach(token)
-        with suppress_errors():
+        with disable_on_error():
             span.end()
 
 

@@ -46,7 +46,7 @@ def tracer_of(provider: TracerProvider) -> Tracer:
 
 
 @contextmanager
-def suppress_errors() -> Iterator[None]:
+def disable_on_error() -> Iterator[None]:
     """Catch errors of the project's provider, sampler and processors, and turn tracing off.
 
     Such an error must not look like one of a run, the broker or the database.

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from django_dcron.tracing.provider import configured_provider, suppress_errors
+from django_dcron.tracing.provider import configured_provider, disable_on_error
 
 with suppress(ImportError):  # OpenTelemetry is an optional extra.
     from opentelemetry import context, propagate, trace
@@ -53,7 +53,7 @@ def headers_for(run_id: UUID) -> dict[str, str]:
     """
     headers: dict[str, str] = {}
     if provider := configured_provider():
-        with suppress_errors():
+        with disable_on_error():
             propagate.inject(headers, context_within(root_context_of(run_id, provider)))
     return headers
 
@@ -70,7 +70,7 @@ def sending_context(run_id: UUID) -> AbstractContextManager[object]:
 @contextmanager
 def _attach_trace(run_id: UUID, provider: TracerProvider) -> Iterator[None]:
     token = None
-    with suppress_errors():
+    with disable_on_error():
         token = context.attach(context_within(root_context_of(run_id, provider)))
     try:
         yield

@@ -53,10 +53,14 @@ FIRST_STEPS = "first_steps"
 SECTIONS = {
     "health": Section(health.context, min_interval=30, max_interval=30),
     live.FIGURES: Section(tiles.context, min_interval=30, max_interval=30),
-    "timeline": Section(timeline.context, 60, max_interval=120, shows=(Job,), is_filtered=True),
-    "failures": Section(failures.context, 60, max_interval=120, shows=(Run,)),
-    "cluster": Section(cluster.context, 60, max_interval=90, shows=(Node,)),
-    "load": Section(load_heat_map.context, 120, max_interval=150, shows=(Job,), is_filtered=True),
+    "timeline": Section(
+        timeline.context, min_interval=60, max_interval=120, shows=(Job,), is_filtered=True
+    ),
+    "failures": Section(failures.context, min_interval=60, max_interval=120, shows=(Run,)),
+    "cluster": Section(cluster.context, min_interval=60, max_interval=90, shows=(Node,)),
+    "load": Section(
+        load_heat_map.context, min_interval=120, max_interval=150, shows=(Job,), is_filtered=True
+    ),
     FIRST_STEPS: Section(first_steps.context, min_interval=10, max_interval=10, shows=(Job,)),
 }
 """Sections in the order of the page. Each has a template of the same name."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -29,16 +30,16 @@ from django_dcron.admin.display import (
     render_muted,
     render_time,
 )
-from django_dcron.admin.lists.base import HistoryAdmin
+from django_dcron.admin.lists.base import HistoryAdmin, rows_to_show
 from django_dcron.admin.visibility import admin_scope, is_hidden
 from django_dcron.models import Alert, Incident, Job, Node, Run
 from django_dcron.policies.alerting import AlertKind
 from django_dcron.policies.lifecycle import State
 
 LATEST = 100_000
-"""The number of latest alerts that the list searches."""
+"""The number of latest alerts that the list contains."""
 ABOUT_NODES = (AlertKind.NODE_LOST, AlertKind.DEGRADED)
-REPORTED_STATES = {
+REPORTED_STATES: dict[str, State] = {
     AlertKind.FAILED: State.FAILED,
     AlertKind.PAUSED: State.FAILED,
     AlertKind.MISSED: State.MISSED,
@@ -77,8 +78,16 @@ class DeliveryFilter(admin.SimpleListFilter):
 
 def _runs_query(alert: Alert) -> dict[str, str]:
     """Return the query parameters that list the runs in the state that the alert reports."""
-    state = REPORTED_STATES.get(AlertKind(alert.kind))
+    state = REPORTED_STATES.get(alert.kind)  # a newer release may have other kinds
     return {"state__exact": state.value} if state else {}
+
+
+def _find_runs(alerts: Sequence[Any]) -> None:
+    """Set ``has_run`` of each alert: whether the run that it reports is still stored."""
+    keys = {alert.run for alert in alerts if alert.run}
+    stored = set(Run.objects.filter(pk__in=keys).values_list("pk", flat=True))
+    for alert in alerts:
+        alert.has_run = alert.run in stored
 
 
 @admin.register(Alert)
@@ -86,7 +95,7 @@ class AlertAdmin(HistoryAdmin[Alert]):
     list_display = ("subject", "channel", "created", "delivery")
     list_filter = (GroupingFilter, DeliveryFilter, "kind")
     search_fields = ("subject", "channel")
-    search_note = _("Searches the subjects and channels of the 100,000 latest alerts.")
+    search_note = _("Lists the 100,000 latest alerts. Searches their subjects and channels.")
     empty_text = _("No alerts yet. Configure events and channels in the DCRON_ALERTS setting.")
     fieldsets = (
         (None, {"fields": ("subject", "full_text", "kind")}),
@@ -125,6 +134,14 @@ class AlertAdmin(HistoryAdmin[Alert]):
         fields = (*options["fields"], *self._link_columns(request))
         return [(title, {**options, "fields": fields}), *others]
 
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        response = super().changelist_view(request, extra_context)
+        if "run_column" in self._link_columns(request):
+            _find_runs(rows_to_show(response))
+        return response
+
     def _link_columns(self, request: HttpRequest) -> list[str]:
         return [*self._about_column(request), *self._incident_and_run_columns(request)]
 
@@ -150,7 +167,7 @@ class AlertAdmin(HistoryAdmin[Alert]):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Alert], search_term: str
     ) -> tuple[QuerySet[Alert], bool]:
-        """List only the latest alerts, because no index supports the search and the filters."""
+        """List only the latest alerts: no index supports the search, the filters and the groups."""
         latest = Alert.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
         return super().get_search_results(
             request, queryset.filter(pk__gt=latest - LATEST), search_term
@@ -213,8 +230,11 @@ class AlertAdmin(HistoryAdmin[Alert]):
         return link(Incident(pk=alert.incident_id), self.admin_site, gettext("Incident"))
 
     @admin.display(description=_("run"))
-    def run_column(self, alert: Alert) -> str:
-        return link(Run(pk=alert.run), self.admin_site, gettext("Run")) if alert.run else EMPTY
+    def run_column(self, alert: Any) -> str:
+        """Link to the run, unless it was pruned."""
+        if not hasattr(alert, "has_run"):  # the page of one alert
+            _find_runs([alert])
+        return link(Run(pk=alert.run), self.admin_site, gettext("Run")) if alert.has_run else EMPTY
 
     @admin.display(description=_("text"))
     def full_text(self, alert: Alert) -> str:

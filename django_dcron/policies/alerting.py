@@ -29,6 +29,8 @@ from django_dcron.utils.messages import gettext_noop as _
 
 SHORTEST = timedelta(seconds=1)
 LONGEST = timedelta(days=3650)
+MOST_FAILURES = 1_000_000
+"""The largest value of ``after``. The message about an invalid value names it."""
 
 
 class AlertKind(StrEnum):
@@ -134,7 +136,19 @@ def _read_rule(number: int, rule: Any, channels: Collection[str], of_job: bool) 
     if option == "after":
         return Rule(kind, to, after=_read_after(number, kind, rule.get("after", 1)))
     if option:
-        return Rule(kind, to, span=_read_span(number, option, rule.get(option)))
+        if option not in rule:
+            raise InvalidRule(
+                _(
+                    "rule %(number)d: %(option)s is required (a duration such as 90s, 30m or 1d, "
+                    "from %(least)s to %(most)s)"
+                ),
+                number=number,
+                option=option,
+                least=write_duration(SHORTEST),
+                most=write_duration(LONGEST),
+                code="missing_duration",
+            )
+        return Rule(kind, to, span=_read_span(number, option, rule[option]))
     return Rule(kind, to)
 
 
@@ -161,17 +175,17 @@ def _read_channels(number: int, value: Any, channels: Collection[str]) -> tuple[
 def _read_after(number: int, kind: AlertKind, value: Any) -> int:
     if value == "every" and kind is AlertKind.FAILED:
         return EVERY
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1_000_000:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_FAILURES:
         return value
     raise InvalidRule(
         _(
             "rule %(number)d: %(option)s is %(value)s (allowed: a number of consecutive "
-            'failures, at least 1, or "every")'
+            'failures from 1 to 1,000,000, or "every")'
         )
         if kind is AlertKind.FAILED
         else _(
             "rule %(number)d: %(option)s is %(value)s (allowed: a number of consecutive "
-            "failures, at least 1)"
+            "failures from 1 to 1,000,000)"
         ),
         number=number,
         option="after",
@@ -192,11 +206,12 @@ def _read_span(number: int, option: str, value: Any) -> timedelta:
     raise InvalidRule(
         _(
             "rule %(number)d: %(option)s is %(value)s (allowed: a duration such as 90s, 30m "
-            "or 1d, up to %(most)s)"
+            "or 1d, from %(least)s to %(most)s)"
         ),
         number=number,
         option=option,
         value=repr(value),
+        least=write_duration(SHORTEST),
         most=write_duration(LONGEST),
         code="invalid_duration",
     )

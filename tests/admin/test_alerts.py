@@ -15,7 +15,7 @@ from django.utils.html import escape
 
 from django_dcron.admin import alert as page
 from django_dcron.admin.alert_groups import GroupingFilter
-from django_dcron.models import Alert, Incident, Job
+from django_dcron.models import Alert, Incident, Job, Run
 from tests.admin.conftest import NOON, StaffWith, job_url, list_url, make_job, make_run, run_url
 
 pytestmark = pytest.mark.django_db
@@ -136,6 +136,38 @@ def test_alert_links_to_its_incident_and_run(admin_client: Client, staff_with: S
     for url in urls:
         text = viewer.get(url).content.decode()
         assert not any(f'href="{link}"' in text for link in links)
+
+
+def test_alert_of_a_newer_release_is_shown(admin_client: Client) -> None:
+    job = make_job()
+    alert = make_alert(1)
+    Alert.objects.filter(pk=alert.pk).update(kind="newer", job=job)
+    for url in (
+        URL,
+        f"{URL}?ungrouped=1",
+        reverse("admin:django_dcron_alert_change", args=[alert.pk]),
+    ):
+        html = admin_client.get(url).content.decode()
+        assert f'href="{list_url("run")}?job__id__exact={job.pk}"' in html
+
+
+@pytest.mark.parametrize("query", ["", "?ungrouped=1"])
+def test_runs_of_a_page_are_read_at_once_and_pruned_ones_have_no_link(
+    admin_client: Client, query: str
+) -> None:
+    alerts = [make_alert(number) for number in range(4)]
+    runs = [make_run(make_job(f"job-{number}")) for number in range(3)]
+    for alert, run in zip(alerts, runs, strict=False):
+        Alert.objects.filter(pk=alert.pk).update(run=run.pk)
+    Run.objects.filter(pk=runs[0].pk).delete()
+    with CaptureQueriesContext(connection) as captured:
+        html = admin_client.get(URL + query).content.decode()
+    assert [f'href="{run_url(run)}"' in html for run in runs] == [False, True, True]
+    assert sum("django_dcron_run" in each["sql"] for each in captured) == 1
+    for alert, run in zip(alerts, runs, strict=False):
+        page_url = reverse("admin:django_dcron_alert_change", args=[alert.pk])
+        html = admin_client.get(page_url).content.decode()
+        assert (f'href="{run_url(run)}"' in html) == (run != runs[0])
 
 
 # --- Groups ---------------------------------------------------------------------------------------

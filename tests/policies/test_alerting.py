@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from django_dcron.policies.alerting import (
     EVERY,
+    MOST_FAILURES,
     AlertKind,
     Event,
     InvalidRule,
@@ -164,8 +165,23 @@ def test_valid_rules_are_parsed() -> None:
         ),
         (
             [{"on": "late", "to": ["ops"]}],
+            "missing_duration",
+            {"number": 1, "option": "within", "least": "1s", "most": "3650d"},
+        ),
+        (
+            [{"on": "silent", "to": ["ops"]}],
+            "missing_duration",
+            {"number": 1, "option": "for"},
+        ),
+        (
+            [{"on": "late", "to": ["ops"], "within": None}],
             "invalid_duration",
             {"number": 1, "option": "within", "value": "None"},
+        ),
+        (
+            [{"on": "late", "to": ["ops"], "within": "0.5s"}],
+            "invalid_duration",
+            {"value": "'0.5s'", "least": "1s", "most": "3650d"},
         ),
         (
             [{"on": "late", "to": ["ops"], "within": "soon"}],
@@ -239,6 +255,7 @@ def test_after_option_accepts_one_to_a_million(kind: str) -> None:
         with pytest.raises(InvalidRule) as caught:
             rule(on=kind, after=refused)
         assert f"after is {refused!r}" in str(caught.value)
+        assert f"1 to {MOST_FAILURES:,}" in str(caught.value)
         assert ('"every"' in str(caught.value)) == (kind == "failed")
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
+
 from django.db import IntegrityError, transaction
 from django.db.models import F, Q
 

@@ -55,7 +55,11 @@ KINDS_BY_SEVERITY = (
     (AlertKind.RECOVERED,),
 )
 """The kinds of alerts, most severe first. The order of the alerts in a message."""
-SEVERITY = {kind: number for number, kinds in enumerate(KINDS_BY_SEVERITY) for kind in kinds}
+SEVERITY: dict[str, int] = {
+    kind: number for number, kinds in enumerate(KINDS_BY_SEVERITY) for kind in kinds
+}
+UNKNOWN_SEVERITY = SEVERITY[AlertKind.FAILED]
+"""The severity of a kind of a newer release, whose nodes may run at the same time."""
 LEVELS = ("failure", "failure", "warning", "success")
 """The level of each severity."""
 
@@ -263,7 +267,7 @@ def _give_up(destination: str, rows: Any, error: str) -> None:
 
 
 def _severity(alert: Alert) -> int:
-    return SEVERITY[AlertKind(alert.kind)]
+    return SEVERITY.get(alert.kind, UNKNOWN_SEVERITY)
 
 
 def _subject_and_text(alerts: list[Alert]) -> tuple[str, str]:

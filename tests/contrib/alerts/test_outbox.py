@@ -71,6 +71,13 @@ def test_every_kind_of_alert_has_a_severity() -> None:
     assert set(outbox.SEVERITY) == set(AlertKind)
 
 
+def test_alert_of_a_newer_release_is_sent(service: Service) -> None:
+    store_alerts([message(1), message(2)])
+    Alert.objects.filter(key="failed:1").update(kind="newer")
+    assert send_due() == 2
+    assert service.received[0]["type"] == "failure"
+
+
 @pytest.mark.parametrize(
     ("kinds", "tone"),
     [

@@ -157,16 +157,17 @@ def test_unknown_queue_is_undeliverable_if_queues_are_not_created(app: Celery) -
         dispatcher.prepare(run_of())
 
 
-def test_missing_default_queue_is_undeliverable_unless_the_job_sets_a_queue(app: Celery) -> None:
+@pytest.mark.parametrize("task_routes", [{}, {OK: {"priority": 3}}], ids=["none", "without queue"])
+def test_missing_default_queue_is_undeliverable_unless_the_job_sets_a_queue(
+    app: Celery, task_routes: dict[str, Any]
+) -> None:
     app.conf.task_queues = [Queue("mine")]
     app.conf.task_create_missing_queues = False
-    for task_routes in ({}, {OK: {"priority": 3}}):
-        app.conf.task_routes = task_routes
-        app.amqp.__dict__.pop("router", None)
-        dispatcher = CeleryDispatcher(app)
-        assert dispatcher.prepare(run_of(queue="mine")).route.queue.name == "mine"
-        with pytest.raises(Undeliverable, match=r"'celery'.* Add it to task_queues"):
-            dispatcher.prepare(run_of())
+    app.conf.task_routes = task_routes
+    dispatcher = CeleryDispatcher(app)
+    assert dispatcher.prepare(run_of(queue="mine")).route.queue.name == "mine"
+    with pytest.raises(Undeliverable, match=r"'celery'.* Add it to task_queues"):
+        dispatcher.prepare(run_of())
 
 
 def test_message_has_the_priority_of_the_job(app: Celery, dispatcher: CeleryDispatcher) -> None:

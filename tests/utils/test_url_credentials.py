@@ -94,3 +94,52 @@ def test_only_credentials_are_removed_from_error_messages() -> None:
         "value as …"
     )
     assert without_urls("'a' is not one of b, c") == "'a' is not one of b, c"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Invalid url: redis://:hunt'er2@host/0", "Invalid url: redis://…"),
+        ('Invalid url: redis://:hunt"er2@host/0', "Invalid url: redis://…"),
+        ("amqp://u:hunt er2@host// is invalid", "amqp://… is invalid"),
+        ("amqp://u:hunt er2@host and redis://:hunt@er 2@host fail", "amqp://… fail"),
+        ("use 'redis://:x@y', not amqp://u:hunt er2@host", "use 'redis://…', not amqp://…"),
+        ("redis://:hunt er2@host is invalid\nask a@b.c", "redis://… is invalid\nask a@b.c"),
+        ("'redis://host' is invalid; ask a@b.c", "'redis://…' is invalid; ask a@b.c"),
+    ],
+)
+def test_unquoted_url_is_removed_up_to_the_last_at_sign_of_its_line(
+    text: str, expected: str
+) -> None:
+    assert without_urls(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GET https://api.example.com/users?mail=a@b.c: 404",
+        "https://medium.com/@user/post",
+        "HTTP://docs.example#@cron",
+        "https://host:8080 refused the connection; ask a@b.c",
+        "redis://host:6379/0 refused the connection; ask a@b.c",
+    ],
+)
+def test_url_without_user_name_and_password_is_shown(text: str) -> None:
+    assert without_credentials(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://user:hunter2@host.example/x", "https://…@host.example/x"),
+        ("https://hunter2@host.example/x", "https://…@host.example/x"),
+        ("redis://:hunt/er2@host", "redis://…@host"),
+        ("redis://hunt.er2/x@host", "redis://…@host"),
+        ("https://first.last/x:hunter2@host", "https://…@host"),
+        ("https://a.example/@user,redis://:hunter2@host", "https://…@host"),
+        ("amqp://u:hunt er2@host// is invalid", "amqp://…@host// is invalid"),
+        ("amqp://u:hunt er@2@host// is invalid", "amqp://…@host// is invalid"),
+    ],
+)
+def test_credentials_of_unusual_urls_are_removed(text: str, expected: str) -> None:
+    assert without_credentials(text) == expected

@@ -11,9 +11,24 @@ from django_dcron.policies.lifecycle import UNFINISHED, State
 _NOT_STARTED = UNFINISHED - {State.RUNNING}
 
 
+def ended_before_next_attempt(run: Run) -> bool:
+    """Return whether the run ended while it waited for its next attempt.
+
+    A retry keeps the start of the previous attempt, moves ``due_at`` to the end of the backoff, and
+    resets the heartbeat until the next start.
+    """
+    return (
+        run.attempt > 1
+        and run.heartbeat_at is None
+        and run.finished_at is not None
+        and run.started_at is not None
+        and run.started_at < run.due_at
+    )
+
+
 def start_delay(run: Run) -> timedelta | None:
     """Return the delay from due time to start of the latest attempt."""
-    if run.started_at is None or run.state in _NOT_STARTED:
+    if run.started_at is None or run.state in _NOT_STARTED or ended_before_next_attempt(run):
         return None
     return max(run.started_at - run.due_at, timedelta())
 
@@ -31,8 +46,11 @@ def first_start_delay(run: Run, first: Attempt | None) -> timedelta | None:
 def total_duration(run: Run, first: Attempt | None) -> timedelta | None:
     """Return the time from the first start to the end, with the waits between the attempts.
 
-    ``first``: see ``first_start_delay``.
+    Return None if the run ended before its third or a later attempt started, because the end of the
+    previous attempt isn't known. ``first``: see ``first_start_delay``.
     """
+    if first is not None and run.attempt == 2 and ended_before_next_attempt(run):
+        return run_duration(first)
     duration = run_duration(run)
     if first is None or duration is None or run.started_at is None:
         return duration
@@ -40,9 +58,16 @@ def total_duration(run: Run, first: Attempt | None) -> timedelta | None:
 
 
 def run_duration(timed: Run | Attempt) -> timedelta | None:
-    """Return the time from start to end of the latest attempt, or until now while it runs."""
+    """Return the time from start to end of the latest attempt, or until now while it runs.
+
+    Return None if a run waits for its next attempt or ended before that attempt started, because
+    its row doesn't have the end of the previous attempt.
+    """
     if timed.started_at is None:
         return None
-    if timed.finished_at is None and isinstance(timed, Run) and timed.state != State.RUNNING:
-        return None  # The run waits for its next attempt.
+    if isinstance(timed, Run) and (
+        (timed.finished_at is None and timed.state != State.RUNNING)
+        or ended_before_next_attempt(timed)
+    ):
+        return None
     return max((timed.finished_at or clock.now()) - timed.started_at, timedelta())

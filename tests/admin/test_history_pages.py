@@ -19,6 +19,7 @@ from django_dcron.admin import RunAdmin
 from django_dcron.admin.lists import bounded, job_filter
 from django_dcron.admin.lists.job_filter import JobListFilter
 from django_dcron.diagnosis.bounded_count import count_up_to
+from django_dcron.diagnosis.run_durations import run_duration, total_duration
 from django_dcron.models import Attempt, Job, Node, Run
 from tests.admin.conftest import (
     NOON,
@@ -97,6 +98,34 @@ def test_retried_run_has_the_same_figures_in_the_list_on_its_job_and_on_the_comm
     for shown in (*pages, out.getvalue()):
         assert "120 ms" in shown
         assert "16.9 s" in shown
+
+
+def test_run_cancelled_during_backoff_has_the_duration_of_its_only_attempt(
+    admin_client: Client, job: Job
+) -> None:
+    started = NOON + timedelta(milliseconds=120)
+    run = make_run(
+        job,
+        state="cancelled",
+        attempt=2,
+        due_at=NOON + timedelta(hours=1),
+        started_at=started,
+        finished_at=started + timedelta(minutes=50),
+    )
+    ended = started + timedelta(seconds=5)
+    make_attempt(run, number=1, due_at=NOON, started_at=started, finished_at=ended)
+
+    assert run_duration(run) is None
+    pages = [admin_client.get(url).content.decode() for url in (list_url("run"), job_url(job))]
+    out = StringIO()
+    call_command("dcron", "history", str(job), stdout=out)
+    for shown in (*pages, out.getvalue()):
+        assert "120 ms" in shown
+        assert "5.0 s" in shown
+        assert "50m 00s" not in shown
+    Run.objects.filter(pk=run.pk).update(attempt=3)
+    run.refresh_from_db()
+    assert total_duration(run, run.attempts.get()) is None
 
 
 def test_run_list_is_ordered_by_occurrence_not_by_claim(admin_client: Client, job: Job) -> None:

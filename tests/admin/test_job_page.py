@@ -412,6 +412,21 @@ def test_unsuccessful_run_is_marked_and_unstarted_run_has_no_bar(job: Job) -> No
         assert value not in skipped.title
 
 
+def test_run_cancelled_during_backoff_has_no_duration(job: Job) -> None:
+    make_history(job, 4)
+    times = {"started_at": NOON, "due_at": NOON + timedelta(hours=1)}
+    ended = NOON + timedelta(minutes=50)
+    make_run(job, NOON + SECOND, state="cancelled", attempt=2, finished_at=ended, **times)
+
+    chart = chart_of(job)
+
+    assert chart.ticks[0] == "4s"
+    assert chart.median == "4.0 s"
+    assert (chart.bars[1].height, bool(chart.bars[1].mark)) == (0, True)
+    assert chart.bars[1].title == "2026-03-01 12:00:01: Cancelled before attempt 2 started"
+    assert (chart.rows[1].duration, chart.rows[1].start_delay) == ("-", "-")
+
+
 def test_outlier_makes_scale_logarithmic(job: Job) -> None:
     make_history(job, 0.02, 0.02, 0.02, 500)
 

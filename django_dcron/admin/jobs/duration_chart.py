@@ -23,7 +23,11 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.display import EMPTY, duration_or_empty
-from django_dcron.diagnosis.run_durations import start_delay
+from django_dcron.diagnosis.run_durations import (
+    ended_before_next_attempt,
+    run_duration,
+    start_delay,
+)
 from django_dcron.models import Run
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import State
@@ -121,7 +125,7 @@ class Scale:
         shortest = min(second for second in seconds if second > 0)
         low = floor(log10(shortest))
         high = max(ceil(log10(longest)), low + 1)  # one positive duration may be a power of ten
-        # The middle is a round number only if the number of decades is even.
+        # The middle is a power of ten seconds only if the number of decades is even.
         return cls(10.0 ** (low - (high - low) % 2), 10.0**high)
 
     @property
@@ -148,7 +152,7 @@ def draw_duration_chart(runs: Sequence[Run]) -> Chart | None:
         return None
     rows = [_run_row(run) for run in reversed(runs)]
     durations = [
-        duration.total_seconds() for run in runs if (duration := _latest_duration(run)) is not None
+        duration.total_seconds() for run in runs if (duration := run_duration(run)) is not None
     ]
     scale = Scale.for_durations(durations)
     slot = WIDTH / max(len(runs), MIN_SLOTS)
@@ -172,7 +176,7 @@ def draw_duration_chart(runs: Sequence[Run]) -> Chart | None:
 
 
 def _bar(row: RunRow, number: int, slot: float, scale: Scale) -> Bar:
-    duration = _latest_duration(row.run)
+    duration = run_duration(row.run)
     height = 0.0
     if duration is not None:
         height = max(HEIGHT * scale.share(duration.total_seconds()), MIN_HEIGHT)
@@ -211,26 +215,19 @@ def _box(x: float, y: float, width: float, height: float = MARK_HEIGHT) -> str:
     return f"M{x:.2f} {y:.2f}h{width:.2f}v{height:.2f}h{-width:.2f}z"
 
 
-def _latest_duration(run: Run) -> timedelta | None:
-    """Return the duration of the run's latest attempt, or None if the run never started."""
-    if run.started_at is None or run.finished_at is None:
-        return None
-    return max(run.finished_at - run.started_at, timedelta())
-
-
 def _run_row(run: Run) -> RunRow:
     scheduled = f"{localtime(run.scheduled_at):%Y-%m-%d %H:%M:%S}"
     return RunRow(
         run=run,
         state=str(dict(STATE_LABELS).get(run.state, run.state)),
         scheduled=scheduled,
-        duration=duration_or_empty(_latest_duration(run)),
+        duration=duration_or_empty(run_duration(run)),
         start_delay=duration_or_empty(start_delay(run)),
     )
 
 
 def _title(row: RunRow) -> str:
-    values = {
+    values: dict[str, object] = {
         "scheduled": row.scheduled,
         "state": row.state,
         "lasted": row.duration,
@@ -238,6 +235,9 @@ def _title(row: RunRow) -> str:
     }
     if row.run.started_at is None:
         return _("%(scheduled)s: %(state)s, not started") % values
+    if ended_before_next_attempt(row.run):
+        values["attempt"] = row.run.attempt
+        return _("%(scheduled)s: %(state)s before attempt %(attempt)d started") % values
     return _("%(scheduled)s: %(state)s, took %(lasted)s, started %(late)s late") % values
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_dcron.diagnosis.run_durations import ended_before_next_attempt
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
@@ -96,6 +97,9 @@ def _final_sentence(run: Run, at: FormatTime) -> Sentence:
                 "%(late)s after it was due, and took %(took)s."
             )
             return _last_attempt_sentence("succeeded_after_retries", text, run, started)
+        case State.FAILED if ended_before_next_attempt(run):
+            text = _("The run failed at %(ended)s, before attempt %(attempt)d started.")
+            return Sentence("failed_before_retry", text, ended=ended, attempt=run.attempt)
         case State.FAILED if run.started_at and run.attempt > 1:
             text = _(
                 "The run failed in attempt %(attempt)d, the last one. That attempt started at "

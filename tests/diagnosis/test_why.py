@@ -17,6 +17,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.why.explanation import Answer, explain, explain_latest
+from django_dcron.diagnosis.why.explanation_data import OTHER_RUNS_READ_LIMIT
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.jobs import pausing
@@ -225,6 +226,12 @@ STATES: list[tuple[dict[str, Any], WhyVerdict, str, dict[str, Any]]] = [
         WhyVerdict.FAILED,
         "failed_after_retries",
         {"attempt": 2, **ENDED},
+    ),
+    (
+        {"state": "failed", "attempt": 2, **run_times(), "due_at": NOON + HOUR},
+        WhyVerdict.FAILED,
+        "failed_before_retry",
+        {"attempt": 2, "ended": "2024-05-06 12:01:30 UTC"},
     ),
     (
         {"state": "cancelled", "attempt": 2, **run_times()},
@@ -444,6 +451,34 @@ def test_manual_runs_are_mentioned() -> None:
     assert (answer.verdict, answer.run) == (WhyVerdict.NO_OCCURRENCE, by_hand)
     assert codes(answer)[-1] == "manual"
     assert params(answer, "manual") == {"count": 1}
+
+
+def test_scheduled_run_is_found_after_many_manual_runs() -> None:
+    job = make_job(schedule="30 0 * * * *")
+    due = NOON + timedelta(seconds=30)
+    run = make_run(job, due, **run_times(due))
+    Run.objects.bulk_create(
+        Run(
+            job=job,
+            scheduled_at=NOON + timedelta(milliseconds=number),
+            due_at=NOON,
+            claimed_at=NOON,
+            trigger="chain" if number % 2 else "manual",
+        )
+        for number in range(1, OTHER_RUNS_READ_LIMIT + 1)
+    )
+
+    answer = explain(job, NOON)
+
+    half = OTHER_RUNS_READ_LIMIT // 2
+    assert (answer.verdict, answer.run) == (WhyVerdict.SUCCEEDED, run)
+    assert codes(answer) == ["succeeded", "chained", "manual"]
+    assert params(answer, "chained") == params(answer, "manual") == {"count": half}
+    make_run(job, NOON + timedelta(seconds=3.7), trigger="manual")
+    answer = explain(job, NOON)
+    assert answer.run == run
+    assert codes(answer) == ["succeeded", "many_other_runs"]
+    assert params(answer, "many_other_runs") == {"count": OTHER_RUNS_READ_LIMIT}
 
 
 def test_interval_is_computed_from_its_phase() -> None:
@@ -1022,8 +1057,8 @@ def test_number_of_queries_is_constant() -> None:
     with CaptureQueriesContext(connection) as of_none:
         explain(job, NOON - MINUTE)
 
-    assert len(of_a_run) == 3  # the clock, the cursor, the runs
-    assert len(of_none) <= 9
+    assert len(of_a_run) == 4  # the clock, the cursor, the runs of occurrences, other runs
+    assert len(of_none) <= 10
 
 
 def test_sentence_can_be_copied_and_pickled() -> None:

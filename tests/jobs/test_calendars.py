@@ -15,6 +15,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.load import planned_load
 from django_dcron.diagnosis.lookahead import look_ahead
+from django_dcron.diagnosis.why import explanation, nearby
 from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.exceptions import Conflict, InvalidCalendar, NotPossible
@@ -421,6 +422,18 @@ def test_explanation_names_the_end_of_the_excluded_time() -> None:
         notes = [each for each in explain(reread(job), end).sentences if each.code == "moved_here"]
         assert [note.params["count"] for note in notes] == ([8] if policy == "window_end" else [])
     assert codes == {"skip": "excluded_time_skipped", "window_end": "excluded_until_end"}
+
+
+def test_explanation_names_no_first_time_if_too_many_occurrences_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_calendar("02:00-04:00")
+    job = make_job(schedule="*/15 * * * *", calendar_id="closed", calendar_policy="window_end")
+    for module in (nearby, explanation):
+        monkeypatch.setattr(module, "MOVED_SHOWN", 5)
+    answer = explain(reread(job), datetime(2026, 5, 1, 4, tzinfo=UTC))
+    (note,) = (each for each in answer.sentences if each.code == "moved_here")
+    assert note.params == {"count": 5, "calendar": "closed"}
 
 
 def test_next_date_is_refused_for_a_calendar_with_times() -> None:

@@ -32,6 +32,7 @@ from django_dcron.diagnosis.why.cluster_sentences import (
     worker_sentences,
 )
 from django_dcron.diagnosis.why.explanation_data import OCCURRENCE_TRIGGERS, ExplanationData
+from django_dcron.diagnosis.why.nearby import MOVED_SHOWN
 from django_dcron.diagnosis.why.no_run import (
     ExplainedOccurrence,
     changed_since,
@@ -328,7 +329,14 @@ def _notes(data: ExplanationData, occurrences: list[datetime]) -> Iterator[Sente
         yield data.requested.note
     elif occurrences and (note := occurrence_note(occurrences[0], data.zone, data.timetable)):
         yield note
-    if moved := data.nearby.moved:
+    moved = data.nearby.moved
+    if len(moved) >= MOVED_SHOWN:  # earlier ones may exist
+        text = _(
+            "The occurrence also replaces at least %(count)d occurrences, which calendar "
+            "“%(calendar)s” excludes."
+        )
+        yield Sentence("moved_here", text, count=len(moved), calendar=data.job.calendar_id)
+    elif moved:
         text = ngettext(
             "The occurrence also replaces the one at %(first)s, which calendar “%(calendar)s” "
             "excludes.",
@@ -349,6 +357,12 @@ def _notes(data: ExplanationData, occurrences: list[datetime]) -> Iterator[Sente
 
 
 def _other_runs(data: ExplanationData) -> Iterator[Sentence]:
+    if data.has_more_other_runs:
+        text = _(
+            "More than %(count)d other runs were created at that time, manually or by other jobs."
+        )
+        yield Sentence("many_other_runs", text, count=len(data.other_runs))
+        return
     chained = sum(run.trigger == Trigger.CHAIN for run in data.other_runs)
     if chained:
         text = ngettext(

@@ -13,6 +13,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.why import requested_time
 from django_dcron.diagnosis.why.nearby import Nearby, nearby
+from django_dcron.diagnosis.why.requested_time import SECOND
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.audit.entries import LoggedChange, logged_changes_of
 from django_dcron.jobs.placement import timetable_of
@@ -21,8 +22,8 @@ from django_dcron.policies.lifecycle import Trigger
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.utils import time_format
 
-READ_LIMIT = 200
-"""The maximum number of runs loaded for one minute: one for each second, and manual runs."""
+OTHER_RUNS_READ_LIMIT = 200
+"""The maximum number of runs loaded for one minute besides those of its occurrences."""
 OCCURRENCE_TRIGGERS = (Trigger.SCHEDULE, Trigger.BACKFILL)
 """The triggers of runs that belong to an occurrence of the schedule."""
 
@@ -72,14 +73,26 @@ class ExplanationData:
         self.now = database_now(alias_for(Run))
         self.cursor = Cursor.objects.using(alias_for(Cursor)).filter(pk=job.pk).first()
         self.runs = Run.objects.using(alias_for(Run)).filter(job=job.pk)
+        self.runs_by_occurrence = self._runs_by_occurrence()
+        """The runs of occurrences, by occurrence."""
+        others = self._load_other_runs()
+        self.other_runs = others[:OTHER_RUNS_READ_LIMIT]
+        """The first other runs: manual and chained runs, and reruns."""
+        self.has_more_other_runs = len(others) > OTHER_RUNS_READ_LIMIT
+        self.nearby = self._nearby()
+
+    def _runs_by_occurrence(self) -> dict[datetime, Run]:
+        """Load the runs of occurrences, of which each second has at most one."""
+        start, end = self.requested.start, self.requested.end
+        seconds = [start + number * SECOND for number in range((end - start) // SECOND)]
+        rows = self.runs.filter(scheduled_at__in=seconds).order_by("scheduled_at")
+        return {row.scheduled_at: row for row in rows if is_of_occurrence(row)}
+
+    def _load_other_runs(self) -> list[Run]:
         rows = self.runs.filter(
             scheduled_at__gte=self.requested.start, scheduled_at__lt=self.requested.end
-        )
-        found = list(rows.order_by("scheduled_at")[:READ_LIMIT])
-        self.runs_by_occurrence = {row.scheduled_at: row for row in found if is_of_occurrence(row)}
-        """The runs of occurrences, by occurrence."""
-        self.other_runs = [row for row in found if not is_of_occurrence(row)]
-        self.nearby = self._nearby()
+        ).exclude(pk__in=[run.pk for run in self.runs_by_occurrence.values()])
+        return list(rows.order_by("scheduled_at")[: OTHER_RUNS_READ_LIMIT + 1])
 
     def _nearby(self) -> Nearby:
         if self.timetable is None:

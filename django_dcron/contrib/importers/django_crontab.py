@@ -6,11 +6,14 @@ The times are in the time zone of the machine whose cron reads the crontab, and 
 from __future__ import annotations
 
 import json
+import zoneinfo
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -92,19 +95,37 @@ def machine_zone() -> str:
 
     Django sets the process's own time zone to ``TIME_ZONE``, so this reads the machine's files.
     Without ``/etc/localtime``, the C library, and therefore cron, uses UTC. ``/etc/timezone`` only
-    gives the name of the zone if ``/etc/localtime`` is a copy.
+    gives the name of the zone if ``/etc/localtime`` is a copy of that zone's file. In a container,
+    the two may differ, because only ``/etc/localtime`` is mounted from the host.
     """
     if not LOCALTIME.exists():
         return "UTC"
-    candidates = [str(LOCALTIME.resolve()).partition(f"/{ZONES}/")[2]]
+    unknown = "The time zone of this machine's clock is unknown. Pass --timezone."
+    linked = str(LOCALTIME.resolve()).partition(f"/{ZONES}/")[2]
+    named = ""
     if TIMEZONE.is_file():
-        candidates.append(TIMEZONE.read_text(encoding="utf-8", errors="replace").strip())
-    for name in filter(None, candidates):
+        named = TIMEZONE.read_text(encoding="utf-8", errors="replace").strip()
+    for name in filter(None, (linked, named)):
         try:
-            return check_zone(name)
+            zone = check_zone(name)
         except InvalidSchedule:
             continue
-    raise SourceProblem("The time zone of this machine's clock is unknown. Pass --timezone.")
+        if name == linked or LOCALTIME.read_bytes() in zone_files(zone):
+            return zone
+        unknown = (
+            f"The time zone of this machine's clock is unknown: {TIMEZONE} names {zone}, but "
+            f"{LOCALTIME} isn't a copy of that zone's file. Pass --timezone."
+        )
+    raise SourceProblem(unknown)
+
+
+def zone_files(zone: str) -> Iterator[bytes]:
+    """Yield the contents of the zone's file in each installed copy of the tz database."""
+    for directory in zoneinfo.TZPATH:
+        if (path := Path(directory, zone)).is_file():
+            yield path.read_bytes()
+    with suppress(ImportError, OSError):
+        yield resources.files("tzdata").joinpath(ZONES, *zone.split("/")).read_bytes()
 
 
 def _entry_of(job: Any, origin: str, zone: str, times: Counter[str]) -> SourceEntry:
@@ -142,13 +163,31 @@ def _parse_job(job: Any) -> CronJob:
     third = job[2] if len(job) > 2 else []
     has_arguments = not isinstance(third, str)
     suffix = job[4] if len(job) > 4 else ""
-    args = check_json("args", list(third)) if has_arguments else []
-    kwargs = check_json("kwargs", dict(job[3])) if len(job) > 3 else {}
+    args = check_json("args", _positional_arguments(third)) if has_arguments else []
+    kwargs = check_json("kwargs", _keyword_arguments(job[3])) if len(job) > 3 else {}
     if job[1] == CALL_COMMAND and not (args and isinstance(args[0], str)):
         raise EntryRefused("call_command needs the name of a command as its first argument")
     return CronJob(
         " ".join(job[0].split()), job[1], args, kwargs, str(suffix if has_arguments else third)
     )
+
+
+def _positional_arguments(value: Any) -> list[Any]:
+    try:
+        return list(value)
+    except TypeError:
+        raise EntryRefused(
+            f"args: {value!r:.80} is not allowed (allowed: a list or tuple)"
+        ) from None
+
+
+def _keyword_arguments(value: Any) -> dict[str, Any]:
+    try:
+        return dict(value)
+    except (TypeError, ValueError):
+        raise EntryRefused(
+            f"kwargs: {value!r:.80} is not allowed (allowed: a dictionary)"
+        ) from None
 
 
 def _job_fields(

@@ -147,8 +147,10 @@ def test_names_do_not_depend_on_the_order(settings: Settings) -> None:
         (("* * * *", ECHO), "fields"),
         (("H * * * *", ECHO), "doesn't support H"),
         (("* * * * *", ECHO, [datetime(2027, 1, 1)]), "args"),  # noqa: DTZ001
-        (("* * * * *", ECHO, 5), "can't be read"),
-        (("* * * * *", ECHO, [], "x"), "can't be read"),
+        (("* * * * *", ECHO, 5), "args: 5 is not allowed (allowed: a list or tuple)"),
+        (("* * * * *", ECHO, None), "args: None is not allowed"),
+        (("* * * * *", ECHO, [], "x"), "kwargs: 'x' is not allowed (allowed: a dictionary)"),
+        (("* * * * *", ECHO, [], None), "kwargs: None is not allowed"),
         (("* * * * *", COMMAND), "name of a command"),
         (("* * * * *", COMMAND, [5]), "name of a command"),
     ],
@@ -204,11 +206,21 @@ def test_time_zone_of_the_machine_wins_over_the_setting(files: Path, settings: S
 
 
 def test_zone_of_a_copied_localtime_is_read_from_the_timezone_file(files: Path) -> None:
-    (files / "localtime").touch()
+    (files / "localtime").write_bytes(next(django_crontab.zone_files("America/New_York")))
     with pytest.raises(SourceProblem):
         django_crontab.machine_zone()
     (files / "timezone").write_text("America/New_York\n")
     assert django_crontab.machine_zone() == "America/New_York"
+
+
+def test_timezone_file_of_another_zone_than_a_copied_localtime_is_a_problem(files: Path) -> None:
+    """A container may have the host's localtime and the image's timezone file."""
+    (files / "localtime").write_bytes(next(django_crontab.zone_files("America/New_York")))
+    (files / "timezone").write_text("Etc/UTC\n")
+    with pytest.raises(SourceProblem) as caught:
+        django_crontab.machine_zone()
+    assert "Etc/UTC" in str(caught.value)
+    assert "--timezone" in str(caught.value)
 
 
 @pytest.mark.parametrize("dangling", [False, True])

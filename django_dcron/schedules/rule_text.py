@@ -44,7 +44,7 @@ def parse_rule(line: str, zone: str, hash_key: str) -> Rule:
 
 _EVERY_SECOND_WEEK = re.compile(
     r"@?(?:bi-?weekly|fortnightly|2w|14d|every (?:2|two|2nd|second|other) "
-    r"(?:weeks?|mon|tues|wednes|thurs|fri|satur|sun)(?:day)?)"
+    r"(?:weeks?|mon|tue(?:s)?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?)"
 )
 _MISSPELLED = _("Unknown schedule %(value)s. Did you mean %(near)s?")
 
@@ -116,9 +116,14 @@ _MOMENT = re.compile(
     re.IGNORECASE,
 )
 
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- naive UTC
+
 
 def _moment(text: str, zone: str) -> datetime:
-    """Return the instant in naive UTC; a time without an offset is local time of ``zone``."""
+    """Return the instant in naive UTC; a time without an offset is local time of ``zone``.
+
+    Resolve gaps and overlaps as for a cron schedule at this time.
+    """
     match = _MOMENT.fullmatch(text)
     try:
         at = (
@@ -129,28 +134,34 @@ def _moment(text: str, zone: str) -> datetime:
     except ValueError:
         at = None
     if at is None:
-        raise InvalidSchedule(
-            _(
-                "@at %(value)s is not a valid time. Use a time such as 2026-12-01T09:00 in "
-                "the years 1970 to 2099, optionally with seconds and with an offset such "
-                "as Z or +02:00."
-            ),
-            value=repr(text),
-            code="invalid_time",
-        )
+        raise _invalid_moment(text)
+    found: datetime | None
     if at.tzinfo is not None:
-        return at.astimezone(UTC).replace(tzinfo=None)
-    # A single local time is a fixed-time job that runs once. Gaps and overlaps are resolved in the
-    # same way.
-    found = next_instant(parse_cron(f"{at:%S %M %H %d %m ? %Y}"), zone, at - SLACK)
+        found = at.astimezone(UTC).replace(tzinfo=None)
+    else:
+        found = next_instant(parse_cron(f"{at:%S %M %H %d %m ? %Y}"), zone, at - SLACK)
     if found is None:
         raise InvalidSchedule(
             _(
                 "@at %(value)s does not exist in %(zone)s, because the clocks there skip it. "
                 "Use another time."
             ),
-            value=text,
+            value=repr(text),
             zone=zone,
             code="skipped_time",
         )
+    if found < _EPOCH:  # The text's year is 1970, but not the year in UTC.
+        raise _invalid_moment(text)
     return found
+
+
+def _invalid_moment(text: str) -> InvalidSchedule:
+    return InvalidSchedule(
+        _(
+            "@at %(value)s is not a valid time. Use a time such as 2026-12-01T09:00 in "
+            "the years 1970 to 2099, optionally with seconds and with an offset such "
+            "as Z or +02:00."
+        ),
+        value=repr(text),
+        code="invalid_time",
+    )

@@ -382,6 +382,10 @@ REFUSALS: list[tuple[str, str, dict[str, str]]] = [
     ("@biweekly", "unknown_macro", {"value": "'@biweekly'", "rule": EXAMPLE}),
     ("2w", "unknown_macro", {"value": "'2w'", "rule": EXAMPLE}),
     ("every second Friday", "unknown_macro", {"rule": EXAMPLE}),
+    *(
+        (f"every 2nd {day}", "unknown_macro", {"rule": EXAMPLE})
+        for day in ("Mon", "TUE", "Tues", "wed", "THU", "Thurs", "SAT", "Saturday", "sun", "week")
+    ),
     ("0 9 WD3 * *", "invalid_value", {"field": "day of month", "near": "'WD#3'"}),
     ("0 9 WDL-2 * *", "invalid_value", {"value": "'WDL-2'", "near": "'WD#L-2'"}),
     ("0 9 X * *", "invalid_value", {"value": "'X'", "allowed": MONTH_DAYS}),

@@ -120,12 +120,19 @@ def test_at_schedule_has_one_occurrence(text: str, zone: str, expected: str) -> 
     assert list(schedule.occurrences(moment - timedelta(days=1), moment)) == [moment]
 
 
+@pytest.mark.parametrize("text", ["1970-01-01T00:00+02:00", "1970-01-01T00:59"])
+def test_at_time_before_1970_in_utc_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSchedule) as refused:
+        parse_schedule(f"@at {text}", "Europe/Berlin")
+    assert (refused.value.code, refused.value.params) == ("invalid_time", {"value": repr(text)})
+
+
 def test_at_time_on_a_skipped_day_is_refused() -> None:
     with pytest.raises(InvalidSchedule) as refused:
         parse_schedule("@at 2011-12-30T09:00", "Pacific/Apia")
     assert (refused.value.code, refused.value.params) == (
         "skipped_time",
-        {"value": "2011-12-30T09:00", "zone": "Pacific/Apia"},
+        {"value": "'2011-12-30T09:00'", "zone": "Pacific/Apia"},
     )
 
 

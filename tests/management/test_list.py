@@ -52,6 +52,27 @@ def test_zone_is_shown_unless_every_line_names_one(schedule: str, shown: str) ->
     assert schedule_with_zone(Job(schedule=schedule, timezone="Asia/Tokyo")) == shown
 
 
+@pytest.mark.parametrize(
+    ("schedule", "has_effect"),
+    [
+        ("@every 5m", False),
+        ("@Every  1h", False),
+        ("@never", False),
+        ("@at 2026-12-01T09:00+02:00", False),
+        ("@at 2026-12-01 09:00:30z\nTZ=UTC 0 8 * * *", False),
+        ("@at 2026-12-01T09:00", True),
+        ("@at 2026-12-01 09:00", True),
+        ("@at 2026-12-01T09:00Z\n0 8 * * *", True),
+        ("@daily", True),
+    ],
+)
+def test_zone_without_effect_is_not_shown(schedule: str, has_effect: bool) -> None:
+    job = Job(schedule=schedule, timezone="Asia/Tokyo")
+    assert schedule_with_zone(job).endswith(" (Asia/Tokyo)") == has_effect
+    job.calendar_id = "closed"
+    assert schedule_with_zone(job).endswith(" (Asia/Tokyo)"), "dates of calendars are local"
+
+
 def test_shadow_is_marked() -> None:
     make_idle_job(name="shadow", target="shadow:tests.app.tasks.ok")
     assert table(call("list").out)[1][-1] == "enabled, shadow"

@@ -1,4 +1,4 @@
-"""The user of the operating system who runs a command."""
+"""The user who runs a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from django_dcron.models import Via
 
 
 def user_name() -> str:
-    """Return the name of the user who runs the command."""
+    """Return the name of the user who runs the command.
+
+    The user name that the environment gives (LOGNAME, USER), or that of the operating system.
+    """
     try:
         return getpass.getuser()[:100]
     except (OSError, KeyError):  # A container may run as a user id without a name.

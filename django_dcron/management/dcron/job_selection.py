@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -29,6 +30,9 @@ from django_dcron.models import Job
 from django_dcron.targets.shadow import PREFIX
 
 T = TypeVar("T", bound=Model)
+_WITHOUT_LOCAL_TIME = re.compile(
+    r"@every\s.*|@never|@at\s.*(?:Z|[+-][0-9]{2}:[0-9]{2})", re.IGNORECASE
+)
 STYLES = {JobState.QUARANTINED: BAD, JobState.PAUSED: WARNING}
 
 
@@ -174,14 +178,26 @@ def state_cell(job: Job) -> StyledText:
 def schedule_with_zone(job: Job) -> str:
     """Return the schedule, followed by its time zone.
 
-    The zone is omitted if it is the site's zone or if every line of the text names a zone.
+    The zone is omitted if it is the site's zone, or if it has no effect on any line.
     """
     lines = [line.strip() for line in job.schedule.splitlines() if line.strip()]
     text = "; ".join(lines)
-    names_zones = all(line.startswith(("TZ=", "CRON_TZ=")) for line in lines)
-    if job.timezone == get_current_timezone_name() or names_zones:
+    has_calendar = job.calendar_id is not None
+    if job.timezone == get_current_timezone_name() or not any(
+        _depends_on_zone(line, has_calendar) for line in lines
+    ):
         return text
     return f"{text} ({job.timezone})"
+
+
+def _depends_on_zone(line: str, has_calendar: bool) -> bool:
+    """Return whether the job's zone has an effect on a line of its schedule.
+
+    The dates of a calendar are local dates, even if the line contains no local time.
+    """
+    if line.startswith(("TZ=", "CRON_TZ=")):
+        return False
+    return has_calendar or _WITHOUT_LOCAL_TIME.fullmatch(line) is None
 
 
 def job_document(job: Job, now: datetime) -> dict[str, Any]:

@@ -4,7 +4,8 @@ A date or time is *open* if the calendar doesn't exclude it.
 
 Invariants:
 
-- Times are local times of the schedule, in whole minutes.
+- Times are local times of the schedule. Windows begin and end at whole minutes; intervals are in
+  seconds.
 - A date is excluded if all of its times are.
 - A calendar is a value. Two calendars with the same text are equal.
 - Whether a calendar excludes a date depends only on its text, the date and its holidays.
@@ -140,7 +141,13 @@ class ExcludedDates:
 
     @cached_property
     def excludes_dates(self) -> bool:
-        """Whether the calendar excludes whole dates, not only times of day."""
+        """Whether the calendar is known to exclude whole dates, not only times of day.
+
+        It is if it has an entry for whole dates, if one of its windows lasts 24 hours, or if the
+        windows together exclude a date of the year ``LEAP_YEAR``. Several windows may together
+        exclude only dates of other years, or a weekday that isn't on that date in this year. Such
+        dates aren't found.
+        """
         if self.weekdays or self.yearly or self.ranges or self.holidays:
             return True
         if any(each.end - each.start >= WHOLE_DAY[1] for each in self.windows):
@@ -159,7 +166,7 @@ class ExcludedDates:
         """
         times = self._times_by_date.get(day)
         if times is None:
-            times = ALL_TIMES if self.names(day) else self._times_of_windows(day)
+            times = ALL_TIMES if self.has_entry_for(day) else self._times_of_windows(day)
             self._times_by_date.add(day, times)
         return times
 
@@ -218,8 +225,8 @@ class ExcludedDates:
             day, second = self.open_until(day - DAY), WHOLE_DAY[1] - 1
         return None
 
-    def names(self, day: date) -> bool:
-        """Return whether an entry for whole dates names the day."""
+    def has_entry_for(self, day: date) -> bool:
+        """Return whether an entry for whole dates covers the day."""
         return (
             day.weekday() in self.weekdays
             or (day.month, day.day) in self.yearly

@@ -122,7 +122,7 @@ def parse_entries(text: str, holidays_in: HolidaysIn) -> Iterator[CalendarEntry]
         window = None
         if begin or is_only:
             start, stop = _seconds(begin, end, line, value) if begin else WHOLE_DAY
-            on = _every_day if found["daily_begin"] else dates.names
+            on = _every_day if found["daily_begin"] else dates.has_entry_for
             weekdays = frozenset(range(7)) if found["daily_begin"] else dates.weekdays
             entry = None if found["daily_begin"] else dates
             window = DailyWindow(on, start, stop, weekdays, entry)

@@ -37,7 +37,7 @@ def reasons_on(
 ) -> ExclusionReasons:
     """Return why the calendar with these entries excludes the day or times of it."""
     entries = tuple(entries)
-    whole = [each for each in entries if each.window is None and each.dates.names(day)]
+    whole = [each for each in entries if each.window is None and each.dates.has_entry_for(day)]
     if whole:
         return ExclusionReasons(_names(whole, day, holiday_name))
     timed = [each for each in entries if not each.is_only and _has_time_on(each, day)]
@@ -58,7 +58,7 @@ def _names(
     def names() -> Iterator[str]:
         for entry in entries:
             # A time may have begun on the day before.
-            begun = day if entry.dates.names(day) else day - DAY
+            begun = day if entry.dates.has_entry_for(day) else day - DAY
             holiday = entry.country and holiday_name(entry.country, entry.part, begun)
             yield holiday or entry.comment or entry.text
 

@@ -10,10 +10,11 @@ from django.urls import reverse
 
 from django_dcron import targets
 from django_dcron.admin import actions
+from django_dcron.admin.jobs import deletion as job_deletion
 from django_dcron.admin.lists import bounded
 from django_dcron.jobs import deletion
 from django_dcron.jobs.deletion import delete_job
-from django_dcron.models import Attempt, Cursor, Job, Run
+from django_dcron.models import Attempt, Cursor, Job, Link, Run
 from django_dcron.targets import cron
 from tests.admin.conftest import (
     NOON,
@@ -55,6 +56,23 @@ def test_confirmation_caps_count_of_runs(
     monkeypatch.setattr(bounded, "LIMIT", 1)
 
     assert "Runs: more than 1" in admin_client.get(_delete_url(job)).content.decode()
+
+
+def test_confirmation_counts_the_jobs_and_followers_that_it_does_not_list(
+    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_deletion, "MAX_LISTED", 1)
+    for number in range(3):
+        Link.objects.create(job=make_job(f"follower {number}"), after=job, on="ended")
+    chosen = {
+        "action": "delete_selected",
+        "_selected_action": [job.pk, Job.objects.get(name="other").pk],
+    }
+
+    lines = admin_client.post(list_url("job"), chosen).context["deletable_objects"][0]
+
+    assert len(lines) == 4
+    assert (lines[1], lines[3]) == ("… and 1 more", "… and 2 more")
 
 
 def test_deleted_job_keeps_its_history(admin_client: Client, job: Job) -> None:
@@ -155,7 +173,7 @@ def test_bulk_delete_is_limited_with_warning(
     )
 
     (warning,) = messages(page)
-    assert re.findall(r"\d+", warning) == ["110", "50"]
+    assert re.findall(r"\d+", warning) == ["110", "50", "50"]
     assert (len(keys), answer.status_code) == (50, 302)
     assert list(Job.objects.order_by("name").values_list("name", flat=True)) == [
         f"job {number:04}" for number in range(50, 110)

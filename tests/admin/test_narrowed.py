@@ -25,7 +25,7 @@ from django_dcron.diagnosis.figures import job_figures, run_figures
 from django_dcron.diagnosis.load import planned_load
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.timeline import timeline
-from django_dcron.models import AuditEntry, Calendar, Cursor, Incident, Job, Run, Statistics
+from django_dcron.models import AuditEntry, Calendar, Cursor, Incident, Job, Link, Run, Statistics
 from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.runs.chains import follower_key
 from tests.admin import narrowed_sites
@@ -341,6 +341,18 @@ def test_delete_page_counts_hidden_followers_without_names(world: World, on_site
 
     assert len(lines) == 2
     assert "1 job" in lines[1]
+
+
+def test_delete_page_counts_a_hidden_follower_of_two_jobs_once(world: World, on_site: Any) -> None:
+    follower = Link.objects.get(after=world.mine.job).job
+    second = make_job("second", namespace="mine")
+    Link.objects.create(job=follower, after=second, on="ended")
+    chosen = {"action": "delete_selected", "_selected_action": [world.mine.job.pk, second.pk]}
+
+    page = on_site(narrowed_sites.teams).post(list_url("job"), chosen)
+
+    assert len(page.context["deletable_objects"][0]) == 3
+    assert "1 job" in page.context["deletable_objects"][0][-1]
 
 
 def test_runs_of_a_deleted_job_are_visible_to_those_who_could_see_the_job(

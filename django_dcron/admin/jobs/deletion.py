@@ -46,16 +46,23 @@ def deletion_summary(jobs: Sequence[Job], scope: Scope) -> DeletionSummary:
     """Return what the confirmation page shows about the deletion of the jobs."""
     runs = bounded_count_text(Run.objects.filter(job__in=jobs))
     lines = [_("Job: %(job)s") % {"job": job} for job in jobs[:MAX_LISTED]]
+    lines += _more_line(len(jobs) - MAX_LISTED)
     followers = (
         Link.objects.filter(after__in=jobs).exclude(job__in=jobs).select_related("job", "after")
     )
+    visible = scope.of_jobs(followers, "job")
+    listed = list(visible.order_by("pk")[: MAX_LISTED + 1])
     lines += [
         _("%(job)s will no longer run after %(after)s") % {"job": link.job, "after": link.after}
-        for link in scope.of_jobs(followers, "job").order_by("pk")[:MAX_LISTED]
+        for link in listed[:MAX_LISTED]
     ]
-    if scope.narrows(Job) and (
-        hidden := followers.exclude(job__in=scope.jobs.values("pk")).count()
-    ):
+    if len(listed) > MAX_LISTED:
+        lines += _more_line(visible.count() - MAX_LISTED)
+    hidden = 0
+    if scope.narrows(Job):
+        others = followers.exclude(job__in=scope.jobs.values("pk"))
+        hidden = others.order_by().values("job").distinct().count()
+    if hidden:
         text = ngettext(
             "%(count)d job that you don't have permission to view will no longer run after these "
             "jobs",
@@ -71,6 +78,10 @@ def deletion_summary(jobs: Sequence[Job], scope: Scope) -> DeletionSummary:
     return DeletionSummary(lines, counts)
 
 
+def _more_line(more: int) -> list[str]:
+    return [_("… and %(count)d more") % {"count": more}] if more > 0 else []
+
+
 @admin.action(
     permissions=["delete_several"],
     description=actions.delete_selected.short_description,  # type: ignore[attr-defined]
@@ -82,8 +93,8 @@ def delete_selected(
     limit = admin_actions.MAX_ROWS
     if (count := jobs.count()) > limit:
         text = _(
-            "%(found)s jobs are selected, but at most %(most)s can be deleted at once. These are "
-            "the first ones."
+            "%(found)s jobs are selected, but at most %(most)s can be deleted at once. This page "
+            "lists the first %(most)s jobs."
         )
         model_admin.message_user(request, text % {"found": count, "most": limit}, messages.WARNING)
     return actions.delete_selected(model_admin, request, jobs[:limit])

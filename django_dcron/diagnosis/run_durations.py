@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from django.db.models import F, Q
+
 from django_dcron.db import clock
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import UNFINISHED, State
 
 _NOT_STARTED = UNFINISHED - {State.RUNNING}
+
+ENDED_BEFORE_NEXT_ATTEMPT = Q(
+    attempt__gt=1,
+    heartbeat_at__isnull=True,
+    finished_at__isnull=False,
+    started_at__lt=F("due_at"),
+)
+"""The runs for which ``ended_before_next_attempt`` is true."""
 
 
 def ended_before_next_attempt(run: Run) -> bool:

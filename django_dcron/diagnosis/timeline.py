@@ -32,6 +32,10 @@ from django.db.models.functions import Cast
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.overdue import overdue_cursors, takeover_time
+from django_dcron.diagnosis.run_durations import (
+    ENDED_BEFORE_NEXT_ATTEMPT,
+    ended_before_next_attempt,
+)
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.exceptions import InvalidSchedule
@@ -63,6 +67,9 @@ class RunStretch:
     """The earliest time of these runs, as in the next two fields."""
     due_at: datetime
     started_at: datetime | None
+    """None if no run has started, and for a run that ended during its backoff. The row of such a
+    run doesn't have the end of its last attempt.
+    """
     finished_at: datetime | None
     """The latest end of these runs; None if none has ended."""
     missed_before: int
@@ -209,7 +216,7 @@ def _runs_of(
             last=Max("scheduled_at"),
             scheduled=Min("scheduled_at"),
             due=Min("due_at"),
-            started=Min("started_at"),
+            started=Min("started_at", filter=~ENDED_BEFORE_NEXT_ATTEMPT),
             finished=Max("finished_at"),
             missed=Sum("missed_before"),
             one=Min(Cast("pk", TextField())),
@@ -291,7 +298,7 @@ def _one_run(run: Run) -> RunStretch:
         last_scheduled_at=run.scheduled_at,
         scheduled_at=run.scheduled_at,
         due_at=run.due_at,
-        started_at=run.started_at,
+        started_at=None if ended_before_next_attempt(run) else run.started_at,
         finished_at=run.finished_at,
         missed_before=run.missed_before,
         run_id=run.pk,

@@ -74,6 +74,21 @@ def test_unstarted_and_unfinished_runs_lack_times() -> None:
     assert [runs.finished_at is None for runs in found] == [False, False, False, True, True]
 
 
+def test_run_cancelled_during_backoff_has_no_start() -> None:
+    job = make_idle_job()
+    for at in (NOON - 70 * MINUTE, NOON - 30 * MINUTE):
+        times = {"due_at": at + HOUR, "started_at": at + SECOND, "finished_at": at + 25 * MINUTE}
+        make_run(job, at, "cancelled", attempt=2, **times)
+    both = make_run(job, NOON - 10 * MINUTE, "failed", attempt=2, due_at=NOON - 9 * MINUTE)
+    Run.objects.filter(pk=both.pk).update(heartbeat_at=NOON)
+    found = lane_of(job).runs
+    assert [(runs.state, runs.started_at is None) for runs in found] == [
+        ("cancelled", True),
+        ("cancelled", True),
+        ("failed", False),
+    ]
+
+
 def test_runs_of_every_second_are_summarized_per_minute() -> None:
     job = make_idle_job()
     make_runs(job, NOON - 15 * MINUTE + SECOND, 900, SECOND)

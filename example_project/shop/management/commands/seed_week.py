@@ -334,7 +334,7 @@ def start_node(name: str, now: datetime) -> Node:
         name=name,
         host=f"shop-{NODES.index(name) + 1}",
         pid=1840,
-        release=django_dcron.__version__,
+        version=django_dcron.__version__,
         started_at=now - timedelta(days=3, hours=4),
         heartbeat_at=now - 0.8 * SECOND,
         ticked_at=now - 0.4 * SECOND,

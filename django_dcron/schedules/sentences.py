@@ -61,12 +61,23 @@ _UNITS_SPELLED_OUT = {
 }
 _EVERY = r"(?:every |each |on )?"
 _OF_MONTH = r"(?: of (?:the|every|each|a) month)"
-_START = r"(?:(?:counted |starting )?from|starting|since)(?: on)? ((?:19[789]|20\d)\d-\d{2}-\d{2})"
+_ISO_DATE = r"(?:19[789]|20\d)\d-\d{2}-\d{2}"
+_START = rf"(?:(?:counted |starting )?from|starting|since)(?: on)? ({_ISO_DATE})"
 _REPEATED = r"every (?P<number>\d{1,3}|other) (?P<unit>weeks?|days?)(?: on (?P<days>.+))?"
 _EVERY_OTHER_DAY_OF_WEEK = rf"every (?:2nd|other) ({_DAY})|(?:biweekly|fortnightly) on ({_DAY})"
 _INTERVAL = r"every (?:(\d{1,4}) )?(second|minute|hour)s?(?: (.+))?"
 _IN_MONTHS = rf"\bin ({_MONTH}(?: and (?:in )?{_MONTH})*)(?= |$)"
 _DAY_RANGE = rf"({_DAY})(?: to | through | until | ?- ?)({_DAY})"
+_SINGLE_TIME = re.compile(
+    r"\b(?:next|today|tonight|tomorrow|once(?! (?:an?|per|each|every)\b))\b"
+    r"|^in (?:an?|\d{1,4}) (?:second|minute|hour|day|week|month)s?\b"
+    rf"|\b{_ISO_DATE}(?!\d)|\b\d{{1,2}}[./]\d{{1,2}}[./]\d{{4}}\b"
+)
+_REPEATING = re.compile(
+    r"\b(?:every|each|hourly|daily|nightly|weekly|biweekly|fortnightly|monthly|quarterly|yearly"
+    r"|annually|weekdays?|weekends?|from|since|starting|until)\b"
+)
+SINGLE_TIME_EXAMPLE = "@at 2026-12-07T09:00"
 _KNOWN_WORDS = PARTS_OF_DAY | {"working", "business"}
 _QUARTERS = "JAN,APR,JUL,OCT"
 _LAST_OF_QUARTERS = "MAR,JUN,SEP,DEC"
@@ -103,6 +114,24 @@ def schedule_of_sentence(text: str, today: date | None = None) -> str | None:
     return "\n".join(
         f"{clock} {day} {months or month} {weekday}" for clock in clock_fields(times or [(0, 0)])
     )
+
+
+def suggest_single_time(text: str) -> str:
+    """Return schedule text for a single time, such as "tomorrow at 9"; empty for other text.
+
+    Returns an example if the text has no date and time: "tomorrow" depends on the current date.
+    """
+    if len(text) > MAX_LENGTH:
+        return ""
+    words = re.sub(rf"({_ISO_DATE})t(?=\d)", r"\1 ", _normalize(text))
+    if not _SINGLE_TIME.search(words) or _REPEATING.search(words):
+        return ""
+    words, times = take_times(with_at(words))
+    found = re.fullmatch(rf"(?:once )?(?:on )?({_ISO_DATE})", words)
+    if not found or not _date(found[1]) or times is None or len(times) != 1:
+        return SINGLE_TIME_EXAMPLE
+    (hour, minute) = times[0]
+    return f"@at {found[1]}T{hour:02}:{minute:02}"
 
 
 def find_unknown_word(text: str) -> str:

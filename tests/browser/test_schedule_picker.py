@@ -53,6 +53,10 @@ def test_choices_write_schedule_text_and_update_the_preview(
     expect(schedule).to_have_value("30 */6 * * *")
     pick(picker, "minute").fill("75")
     expect(schedule).to_have_value("30 */6 * * *")
+    pick(picker, "unit").select_option("once")
+    expect(picker.locator("[data-dcron-incomplete]")).to_be_visible()
+    pick(picker, "at").fill("2099-12-07T09:00")
+    expect(schedule).to_have_value("@at 2099-12-07T09:00")
     pick(picker, "unit").select_option("minutes")
     expect(schedule).to_have_value("*/15 * * * *")
     expect(page.locator("#dcron-preview [data-dcron-field=schedule]")).to_have_count(0)
@@ -69,6 +73,7 @@ def test_choices_write_schedule_text_and_update_the_preview(
         ("0 7 * * mon-fri", {"unit": "weekdays", "time": "07:00"}),
         ("0 7 31 * *", {"unit": "monthdays", "monthday": "31", "time": "07:00"}),
         ("0 7 L * *", {"unit": "monthdays", "monthday": "L", "time": "07:00"}),
+        ("@at 2099-12-07T09:00", {"unit": "once", "at": "2099-12-07T09:00"}),
     ],
 )
 def test_typed_schedule_sets_the_choices(

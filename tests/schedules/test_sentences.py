@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.sentences import MAX_LENGTH, schedule_of_sentence
+from tests.refusals import refusal
 
 DOCS = Path(__file__).parents[2] / "docs/reference/schedules.md"
 WORDS = re.split(
@@ -218,12 +219,38 @@ def test_nothing_is_guessed(sentence: str) -> None:
         ("mon-fri at 9:00", "sentence"),
         ("* * *", "field_count"),
         ("9", "field_count"),
+        ("once a day at 9", "unknown_sentence"),
+        ("every 2 weeks from 2026-01-02 Berlin", "unknown_word"),
+        ("next monday at 9:00", "single_time"),
+        ("today at noon", "single_time"),
+        ("tonight", "single_time"),
     ],
 )
 def test_error_says_whether_text_is_a_sentence(text: str, code: str) -> None:
     with pytest.raises(InvalidSchedule) as info:
         parse_schedule(text)
     assert info.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("text", "schedule"),
+    [
+        ("once on monday at 9:00", "@at 2026-12-07T09:00"),
+        ("tomorrow at 9", "@at 2026-12-07T09:00"),
+        ("in 2 hours", "@at 2026-12-07T09:00"),
+        ("in half an hour", "@at 2026-12-07T09:00"),
+        ("on 24.12.2026 at 9", "@at 2026-12-07T09:00"),
+        ("2026-12-24", "@at 2026-12-07T09:00"),
+        ("on 2026-02-30 at 9", "@at 2026-12-07T09:00"),
+        ("on 2026-12-24 at 6pm", "@at 2026-12-24T18:00"),
+        ("2026-12-24 18:30", "@at 2026-12-24T18:30"),
+        ("once 2026-12-24T18:30", "@at 2026-12-24T18:30"),
+    ],
+)
+def test_error_of_a_single_time_shows_how_to_run_once(text: str, schedule: str) -> None:
+    with refusal(InvalidSchedule, "single_time", value=repr(text), schedule=schedule):
+        parse_schedule(text)
+    assert parse_schedule(schedule).at
 
 
 def test_error_names_the_only_unknown_word() -> None:

@@ -26,6 +26,9 @@
             const minute = input("minute");
             return minute.value && minute.checkValidity() ? `${Number(minute.value)} ${step(input("hours").value)} * * *` : null;
         }
+        if (unit === "once") {
+            return input("at").value ? `@at ${input("at").value}` : null;
+        }
         if (!input("time").value) {
             return null;
         }
@@ -44,6 +47,10 @@
     // Return the choices for schedule text, or null if the picker can't express it.
     function choicesFor(text) {
         const trimmed = text.trim();
+        const once = trimmed.match(/^@at\s+(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}(:\d{2})?)$/i);
+        if (once) {
+            return { unit: "once", at: `${once[1]}T${once[2]}` };
+        }
         const fields = (MACROS.get(trimmed.toLowerCase()) || trimmed.toUpperCase()).split(/\s+/);
         if (fields.length !== 5 || fields[3] !== "*") {
             return null;

@@ -364,6 +364,59 @@ def test_invalid_input_is_refused_and_kept(admin_client: Client, name: str, valu
     assert Job.objects.get().kwargs == {"city": "Oslo"}
 
 
+def test_each_empty_required_input_has_an_error(admin_client: Client) -> None:
+    sent = as_page(admin_client, add_url()) | {"name": "new", "schedule": "@daily", "target": OPEN}
+    first = admin_client.post(add_url(), sent)
+    # The first page had no inputs of this target yet. The second one has them.
+    sent = submitted(first) | {"argument-password": ""}
+    for refused in (first, admin_client.post(add_url(), sent)):
+        arguments = refused.context["adminform"].form.arguments
+        assert list(arguments.inputs.errors) == ["city", "password"]
+        assert not arguments.opens_json
+        tab = refused.context["tabs"][0]
+        assert (tab.name, tab.errors) == ("general", 2)
+        preview = refused.context["preview"]
+        assert [error.field for error in preview.errors] == ["argument-city", "argument-password"]
+        assert not preview.argument_problem
+
+    sent = submitted(first) | {"argument-city": "Oslo", "argument-password": "hunter2"}
+    assert admin_client.post(add_url(), sent).status_code == 302
+    assert Job.objects.get().kwargs == {"city": "Oslo", "password": "hunter2"}
+
+
+def test_emptied_required_input_has_an_error(admin_client: Client) -> None:
+    job = make_job(target=OPEN, kwargs={"city": "Oslo", "password": "hunter2"})
+    sent = as_page(admin_client, job_url(job)) | {"argument-city": ""}
+    refused = admin_client.post(job_url(job), sent)
+    assert list(refused.context["adminform"].form.arguments.inputs.errors) == ["city"]
+
+
+def test_invalid_and_empty_inputs_have_their_errors(admin_client: Client) -> None:
+    job = make_job(target=KEY, kwargs={"city": "Oslo"})
+    sent = as_page(admin_client, job_url(job)) | {"argument-city": "", "argument-days": "x"}
+    refused = admin_client.post(job_url(job), sent)
+    inputs = refused.context["adminform"].form.arguments.inputs
+    assert set(inputs.errors) == {"city", "days"}
+    assert inputs.missing == ["city"]
+
+
+def test_preview_of_a_new_job_ignores_empty_required_inputs(admin_client: Client) -> None:
+    sent = as_page(admin_client, add_url()) | {"target": OPEN}
+    for refused in (False, True):
+        data = sent | ({"_refused": "1"} if refused else {})
+        preview = admin_client.post(reverse("admin:django_dcron_job_preview"), data)
+        fields = {error.field for error in preview.context["preview"].errors}
+        assert ("argument-city" in fields) == refused
+
+
+def test_edited_json_without_a_required_argument_opens(admin_client: Client) -> None:
+    job = make_job(target=OPEN, kwargs={"city": "Oslo", "password": "hunter2"})
+    sent = as_page(admin_client, job_url(job)) | {"kwargs": '{"city": "Oslo"}'}
+    refused = admin_client.post(job_url(job), sent)
+    assert list(errors(refused)) == ["args"]
+    assert refused.context["adminform"].form.arguments.opens_json
+
+
 @pytest.mark.parametrize(
     ("text", "stored"),
     [
@@ -561,6 +614,15 @@ def test_run_with_invalid_input_shows_the_error_and_keeps_the_input(admin_client
     assert list(form.errors) == ["kwargs"]
     assert list(form.arguments.inputs.errors) == ["days"]
     assert 'value="many"' in answer.content.decode()
+    assert not Run.objects.exists()
+
+
+def test_run_with_each_empty_required_input_shows_its_error(admin_client: Client) -> None:
+    job = make_job(target=OPEN, kwargs={"city": "Oslo", "password": "hunter2"})
+    answer = _run_with(admin_client, job, **{"argument-city": "", "argument-password": ""})
+    form = answer.context["form"]
+    assert list(form.arguments.inputs.errors) == ["city", "password"]
+    assert not form.arguments.opens_json
     assert not Run.objects.exists()
 
 

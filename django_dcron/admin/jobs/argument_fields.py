@@ -78,6 +78,8 @@ class ArgumentFields(forms.Form):
                 field = self.fields[parameter.name]
                 field.widget = rows.widget(parameter.model) or field.widget
         self._given = given
+        self.missing: list[str] = []
+        """The empty inputs of required arguments, after ``mark_missing``."""
 
     @cached_property
     def changed_data(self) -> list[str]:
@@ -116,6 +118,20 @@ class ArgumentFields(forms.Form):
         kwargs = {name: values.pop(name) for name in self.call.kwargs if name in values}
         return Call(args, kwargs | values)
 
+    def mark_missing(self) -> None:
+        """Add an error to each empty input of a required argument."""
+        for name, parameter in self.parameters.items():
+            is_needed = parameter.is_required and not parameter.omitted_is_none
+            if is_needed and name not in self.errors and not self._has_value(name):
+                self.missing.append(name)
+                # ``add_error`` requires submitted data.
+                self.errors[name] = self.error_class([_("Enter a value.")])
+
+    def _has_value(self, name: str) -> bool:
+        if self.is_bound and name in self.changed_data:
+            return self._submitted_value(name) is not OMITTED
+        return name in self._given
+
     def _submitted_value(self, name: str) -> Any:
         """Return the JSON value of an input, or ``OMITTED`` if it is empty."""
         value = self.cleaned_data.get(name)
@@ -153,6 +169,12 @@ class JobArguments:
         return Fieldset(inputs, fields=list(inputs.fields)) if inputs else None
 
     @property
+    def opens_json(self) -> bool:
+        """Whether the page opens the raw JSON: without inputs, or for an error of its own."""
+        has_error = not {"args", "kwargs"}.isdisjoint(self._form.errors)
+        return self.inputs is None or (has_error and not self.inputs.errors)
+
+    @property
     def as_json(self) -> str:
         """The value of the hidden field with the arguments."""
         return json.dumps(self.call)
@@ -171,13 +193,18 @@ class JobArguments:
             self.replaces_inputs = False
             return
         self._show(submitted_call)
-        if self.inputs is None or self.replaces_inputs:
-            return
-        parameters = list(self.inputs.parameters.values())
+        if is_unedited and self.inputs is not None:
+            if is_of_target:
+                self._apply_inputs(cleaned, submitted_call)
+            self._add_errors()
+
+    def _apply_inputs(self, cleaned: dict[str, Any], submitted_call: Call) -> None:
+        """Apply the inputs that the user changed to the arguments in ``cleaned``."""
+        data: Any = self._form.data
+        parameters = list(self.inputs.parameters.values()) if self.inputs else []
         submitted = ArgumentFields(parameters, submitted_call, data, rows=self._rows)
         if not submitted.is_valid():
             self.inputs = submitted
-            self._add_errors(submitted)
         elif (changed := submitted.changed_call()) is not None:
             self._show(changed)
             self.replaces_json = True
@@ -186,9 +213,12 @@ class JobArguments:
             cleaned.update(changed._asdict())
             self._show_as_json(changed)
 
-    def _add_errors(self, inputs: ArgumentFields) -> None:
+    def _add_errors(self) -> None:
         """Add the errors of the inputs to the form, with the names of the inputs."""
-        for name, messages in inputs.errors.items():
+        if self.inputs is None:
+            return
+        self.inputs.mark_missing()
+        for name, messages in self.inputs.errors.items():
             for message in messages:
                 text = _("%(name)s: %(problem)s") % {"name": name, "problem": message}
                 self._form.add_error("kwargs", text)

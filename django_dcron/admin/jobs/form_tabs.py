@@ -196,7 +196,7 @@ class FormTab:
     label: StrOrPromise
     groups: list[FieldGroup]
     errors: int
-    """The number of the tab's fields with an error."""
+    """The number of the tab's fields with an error. Each input of an argument is a field."""
     changed: int
     """The number of the tab's optional fields with a value other than the default."""
 
@@ -228,7 +228,16 @@ def open_tab(tabs: list[FormTab], form: AdminForm, *, has_overview: bool) -> str
 def _form_tab(name: str, label: StrOrPromise, groups: list[FieldGroup], form: Any) -> FormTab:
     names = [field for group in groups for field in group.names]
     changed = [field for field in _optional(names) if _is_changed(form, field)]
-    return FormTab(name, label, groups, sum(each in form.errors for each in names), len(changed))
+    return FormTab(name, label, groups, _count_errors(form, names), len(changed))
+
+
+def _count_errors(form: Any, names: list[str]) -> int:
+    arguments = getattr(form, "arguments", None)
+    inputs = arguments.inputs if arguments and "kwargs" in names else None
+    if inputs and inputs.errors:  # ``kwargs`` has no other errors then
+        names = [name for name in names if name != "kwargs"]
+        return sum(name in form.errors for name in names) + len(inputs.errors)
+    return sum(name in form.errors for name in names)
 
 
 def _optional(names: list[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -102,12 +102,33 @@ class SchedulePreview:
     @cached_property
     def errors(self) -> list[FieldError]:
         """The errors of the whole form, then the errors of the fields in their order."""
-        return [
-            FieldError(name, self._label(name), str(message))
-            for name in (NON_FIELD_ERRORS, *self.form.fields)
-            if name in self.form.errors and self._shows_error(name)
-            for message in self.form.errors[name]
-        ]
+        return list(self._field_errors())
+
+    def _field_errors(self) -> Iterator[FieldError]:
+        for name in (NON_FIELD_ERRORS, *self.form.fields):
+            if name not in self.form.errors or not self._shows_error(name):
+                continue
+            if name == "kwargs" and self._inputs_have_errors:
+                yield from self._input_errors()
+                continue
+            for message in self.form.errors[name]:
+                yield FieldError(name, self._label(name), str(message))
+
+    @property
+    def _inputs_have_errors(self) -> bool:
+        """Whether the errors of the raw JSON are those of the inputs for arguments."""
+        arguments = self.form.arguments
+        return bool(arguments and arguments.inputs and arguments.inputs.errors)
+
+    def _input_errors(self) -> Iterator[FieldError]:
+        """Yield the errors of the inputs for arguments."""
+        inputs: Any = self.form.arguments and self.form.arguments.inputs
+        ignores_missing = self.job._state.adding and not self.show_all_errors
+        for name, messages in inputs.errors.items():
+            if ignores_missing and name in inputs.missing:
+                continue
+            for message in messages:
+                yield FieldError(inputs.add_prefix(name), name, str(message))
 
     def _shows_error(self, name: str) -> bool:
         if name == NON_FIELD_ERRORS or self.show_all_errors:

@@ -196,9 +196,36 @@ def test_pages_work_with_unsupported_time_in_database(
 
 
 def test_duplicate_name_is_refused(admin_client: Client) -> None:
-    make_job("nightly")
+    make_job("nightly", namespace="billing")
 
-    assert errors(fill_in(admin_client, add_url(), **SIMPLE))
+    found = errors(fill_in(admin_client, add_url(), **SIMPLE, namespace="billing"))
+    assert list(found) == ["name"]
+    (message,) = found["name"]
+    assert "nightly" in message
+    assert "billing" in message
+
+
+@pytest.mark.parametrize("field", ["starts_at", "ends_at", "paused_until"])
+def test_help_of_a_time_names_the_zone_of_the_site(
+    admin_client: Client, settings: Settings, field: str
+) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    form = admin_client.get(add_url()).context["adminform"].form
+    assert "Asia/Tokyo" in str(form.fields[field].help_text)
+
+
+@pytest.mark.parametrize(("language", "day"), [("en", "2026-12-07"), ("de", "07.12.2026")])
+def test_error_of_an_unreadable_time_has_an_example(
+    admin_client: Client, settings: Settings, language: str, day: str
+) -> None:
+    settings.LANGUAGE_CODE = language
+    typed = {"starts_at_0": "soon", "starts_at_1": "noon"}
+    of_day, of_time = errors(fill_in(admin_client, add_url(), **SIMPLE, **typed))["starts_at"]
+    assert day in of_day
+    assert "09:00" in of_time
+    incomplete = SIMPLE | {"starts_at_1": "09:00"}
+    (message,) = errors(fill_in(admin_client, add_url(), **incomplete))["starts_at"]
+    assert day in message
 
 
 def test_durations_are_shown_and_read_with_units(admin_client: Client) -> None:

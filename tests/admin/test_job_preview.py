@@ -346,8 +346,10 @@ def test_preview_after_refused_save_reports_empty_fields(admin_client: Client) -
 def test_preview_reports_duplicate_name(admin_client: Client) -> None:
     make_job("new")
 
-    preview = post_preview(admin_client, **SIMPLE).context["preview"]
-    assert [error.code for error in preview.form.errors.as_data()["__all__"]] == ["unique_together"]
+    response = post_preview(admin_client, **SIMPLE)
+    assert list(errors(response)) == ["name"]
+    found = response.context["preview"].form.errors.as_data()["name"]
+    assert [error.code for error in found] == ["unique_together"]
 
 
 def test_preview_omits_parts_that_depend_on_invalid_fields(admin_client: Client) -> None:

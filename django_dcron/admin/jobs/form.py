@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from zoneinfo import available_timezones
 
 from django import forms
-from django.core.exceptions import ValidationError
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import models
 from django.db.models import Q
 from django.utils.dates import WEEKDAYS_ABBR
 from django.utils.formats import date_format
 from django.utils.text import capfirst
-from django.utils.timezone import localdate, localtime
+from django.utils.timezone import get_current_timezone_name, localdate, localtime
 from django.utils.translation import gettext as _
 
 from django_dcron import targets
@@ -37,6 +37,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs import chains
+from django_dcron.jobs.saving import TAKEN
 from django_dcron.models import Calendar, Job, Limit
 from django_dcron.schedules.calendar_text import WEEKDAYS
 from django_dcron.schedules.sentences import schedule_of_sentence
@@ -114,6 +115,7 @@ _EXAMPLES = {
 """An example of each duration for its help text."""
 _JSON_EXAMPLES = {
     **ARGUMENT_EXAMPLES,
+    "alerts": '[{"on": "failed", "to": ["ops"]}]',
     "tags": '["billing"]',
     "after": '{"import-orders": "succeeded"}',
     "retry_on": '["ConnectionError"]',
@@ -122,11 +124,27 @@ _JSON_EXAMPLES = {
 """An example of each JSON field for its error message."""
 
 
-def _label_both(field: forms.SplitDateTimeField) -> None:
-    """Label the date and the time input, because Django's label names the whole field only."""
-    date, time = field.widget.widgets
-    date.attrs["aria-label"] = _("%(field)s: date") % {"field": field.label}
-    time.attrs["aria-label"] = _("%(field)s: time") % {"field": field.label}
+_EXAMPLE_TIME = datetime(2026, 12, 7, 9, tzinfo=UTC)
+
+
+def _explain_time(field: forms.SplitDateTimeField) -> None:
+    """Name the time zone in the help text, and add an example to the errors.
+
+    Label the date and the time input, because Django's label names the whole field only.
+    """
+    zone = _("In the time zone %(zone)s.") % {"zone": get_current_timezone_name()}
+    field.help_text = f"{field.help_text} {zone}"
+    date_input, time_input = field.widget.widgets
+    date_input.attrs["aria-label"] = _("%(field)s: date") % {"field": field.label}
+    time_input.attrs["aria-label"] = _("%(field)s: time") % {"field": field.label}
+    examples = [each.format_value(_EXAMPLE_TIME) for each in (date_input, time_input)]
+    texts = {
+        "invalid_date": _("Enter a valid date, such as %(example)s.") % {"example": examples[0]},
+        "invalid_time": _("Enter a valid time, such as %(example)s.") % {"example": examples[1]},
+    }
+    field.error_messages |= texts
+    for part, text in zip(field.fields, texts.values(), strict=True):
+        part.error_messages["invalid"] = text
 
 
 class ScheduleFormField(forms.CharField):
@@ -182,7 +200,7 @@ class JobForm(JobModelForm):
             if isinstance(field, JsonFormField):
                 field.example = _JSON_EXAMPLES.get(name, field.example)
             if isinstance(field, forms.SplitDateTimeField):
-                _label_both(field)
+                _explain_time(field)
         has_arguments = self.fields.keys() >= {"args", "kwargs"}
         self.arguments = JobArguments.of_job_form(self) if has_arguments else None
 
@@ -217,6 +235,23 @@ class JobForm(JobModelForm):
         if not self.instance._state.adding and cleaned.get("seen_version") != self.instance.version:
             self._add_conflict(cleaned)
         return cleaned
+
+    def _update_errors(self, errors: ValidationError) -> None:
+        """Put the error about a taken name at the field ``name``."""
+        if "name" in self.fields and hasattr(errors, "error_dict"):
+            others = errors.error_dict.pop(NON_FIELD_ERRORS, [])
+            taken = [each for each in others if each.code in TAKEN]
+            if others := [each for each in others if each.code not in TAKEN]:
+                errors.error_dict[NON_FIELD_ERRORS] = others
+            if taken:
+                text = _(
+                    "A job named %(name)s already exists in the namespace %(namespace)s. Choose "
+                    "another name."
+                )
+                params = {"name": self.instance.name, "namespace": self.instance.namespace}
+                error = ValidationError(text, code=taken[0].code, params=params)
+                errors.error_dict.setdefault("name", []).append(error)
+        super()._update_errors(errors)  # type: ignore[misc]  # the stubs lack it
 
     def _post_clean(self) -> None:
         """Validate the job's chain, which the model can't do because it needs other jobs."""

@@ -21,6 +21,7 @@ from django_dcron.jobs import placement
 from django_dcron.jobs.pausing import END_FAILED
 from django_dcron.jobs.preview import preview
 from django_dcron.models import Job
+from django_dcron.policies.chains import ChainCondition
 from django_dcron.schedules.clock_changes import ClockChange, Effect, clock_changes
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.rule_text import MACROS
@@ -106,7 +107,7 @@ def look_ahead(
         Occurrence(at, at.astimezone(zone), gap) for at, gap in zip(found, gaps, strict=False)
     )
     return Lookahead(
-        words=describe_schedule(schedule),
+        words=describe_schedule_of(job, schedule),
         zone=schedule.timezone,
         occurrences=occurrences,
         cautions=tuple(_cautions(job, timetable, occurrences, count, scope)),
@@ -122,6 +123,29 @@ def describe_schedule(schedule: Schedule) -> str:
         return describe(schedule, translation)
     except Exception:  # A schedule without a description must not break the page.
         return ""
+
+
+def describe_schedule_of(job: Job, schedule: Schedule) -> str:
+    """Describe the job's schedule in the active language, or its chain if it has no occurrences."""
+    if not only_follows(job, schedule):
+        return describe_schedule(schedule)
+    texts = {
+        ChainCondition.SUCCEEDED: _("After %(job)s succeeds"),
+        ChainCondition.FAILED: _("After %(job)s fails"),
+        ChainCondition.ENDED: _("After %(job)s ends"),
+    }
+    if len(job.after) == 1:
+        ((label, on),) = job.after.items()
+        for condition, text in texts.items():
+            if condition == on:
+                return text % {"job": label}
+    return _("After other jobs")
+
+
+def only_follows(job: Job, schedule: Schedule) -> bool:
+    """Return whether the job runs after other jobs and has no occurrences."""
+    # A form may contain other JSON.
+    return schedule.is_never and bool(job.after) and isinstance(job.after, dict)
 
 
 def translate_problem(job: Job, stored: str) -> str:

@@ -10,10 +10,21 @@ from django.test import Client
 
 from django_dcron.diagnosis import chain_graph
 from django_dcron.diagnosis.chain_graph import chain_of_run
+from django_dcron.diagnosis.lookahead import describe_schedule_of
 from django_dcron.models import Job, Link, Run
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.runs.chains import follower_key
-from tests.admin.conftest import add_url, errors, fill_in, job_url, make_job, make_run, run_url
+from django_dcron.schedules.schedule import parse_schedule
+from tests.admin.conftest import (
+    add_url,
+    errors,
+    fill_in,
+    job_url,
+    list_url,
+    make_job,
+    make_run,
+    run_url,
+)
 from tests.contrib.rest.conftest import Api
 from tests.management.calling import call
 
@@ -159,6 +170,39 @@ def test_run_page_names_pruned_predecessor_without_link(
     assert f"/run/{run_id}/" not in page
 
 
+@pytest.mark.parametrize(
+    ("on", "words"),
+    [
+        ("succeeded", "After first succeeds"),
+        ("failed", "After first fails"),
+        ("ended", "After first ends"),
+    ],
+)
+def test_job_that_only_follows_is_described_by_its_chain(
+    admin_client: Client, first_job: Job, on: str, words: str
+) -> None:
+    job = make_job("second", schedule="@never", after={"first": on})
+    assert words in admin_client.get(list_url("job")).content.decode()
+    response = admin_client.get(job_url(job))
+    assert response.context["preview"].lookahead.words == words
+    assert "After other jobs" in response.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        ({"first": "ended", "other": "failed"}, "After other jobs"),
+        ({"first": ["ended"]}, "After other jobs"),  # invalid, but the user may have typed it
+        (["first"], "Only on demand"),
+        ({}, "Only on demand"),
+    ],
+)
+def test_description_of_other_chains(after: Any, words: str) -> None:
+    job = Job(schedule="@never", after=after)
+    assert describe_schedule_of(job, job.parsed_schedule) == words
+    assert describe_schedule_of(Job(after=after), parse_schedule("@daily")) == "At 00:00"
+
+
 def test_job_page_lists_followers(admin_client: Client, second_job: Job) -> None:
     page = admin_client.get(job_url(Job.objects.get(name="first"))).content.decode()
     end = Link.objects.get().get_on_display()
@@ -198,4 +242,4 @@ def test_commands_show_links(runs: tuple[Run, Run]) -> None:
     ]
     assert f"second {after.pk}" in call("history", str(before.pk)).out
     assert call("history", str(after.pk), "--json").json["run"]["follows"] == str(before.pk)
-    assert "Only on demand" in call("next", "second").out
+    assert "After first fails" in call("next", "second").out

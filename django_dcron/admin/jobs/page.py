@@ -36,7 +36,7 @@ from django_dcron.admin.visibility import admin_scope, visible_nodes
 from django_dcron.diagnosis import chains, cluster, job_status
 from django_dcron.diagnosis.chain_graph import chain_of_job
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
-from django_dcron.diagnosis.lookahead import describe_schedule, translate_problem
+from django_dcron.diagnosis.lookahead import describe_schedule_of, only_follows, translate_problem
 from django_dcron.diagnosis.run_durations import first_start_delay, total_duration
 from django_dcron.diagnosis.run_history import first_attempts
 from django_dcron.exceptions import InvalidSchedule
@@ -101,9 +101,16 @@ def _state_badge(job: Job) -> SafeString:
 def schedule_in_words(job: Job) -> str:
     """Return the schedule in words, or the error in the schedule."""
     try:
-        return describe_schedule(job.parsed_schedule)
+        return describe_schedule_of(job, job.parsed_schedule)
     except InvalidSchedule as error:
         return error.translate(translation)
+
+
+def _only_follows(job: Job) -> bool:
+    try:
+        return only_follows(job, job.parsed_schedule)
+    except InvalidSchedule:
+        return False
 
 
 def schedule_zone_name(job: Job) -> str | None:
@@ -230,6 +237,7 @@ class StatusPanel:
         self.state = job_state_badges(job)
         self.problem = translate_problem(job, problem_of(job))
         self.words = schedule_in_words(job)
+        self.only_follows = _only_follows(job)
         self.zone = schedule_zone_name(job)
         self.pause = job_status.pause_of(job, author)
         self.next_run = next_run_of(job)

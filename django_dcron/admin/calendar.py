@@ -40,6 +40,7 @@ from django_dcron.db import clock
 from django_dcron.exceptions import Conflict, InvalidCalendar
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
+from django_dcron.schedules import public_holidays
 from django_dcron.schedules.days import DAY
 from django_dcron.utils.bounded_text import first_distinct
 
@@ -84,6 +85,12 @@ class CalendarForm(VersionedForm[Calendar]):
             from django_dcron.contrib.ics import YEARS_READ
 
             self.fields["ics"].help_text %= {"years": YEARS_READ}
+            if not public_holidays.is_installed():
+                note = gettext(
+                    "Public holidays: not installed on this site (pip install "
+                    "django-dcron[holidays])."
+                )
+                self.fields["dates"].help_text = f"{self.fields['dates'].help_text} {note}"
             # The file may contain the only entries.
             self.fields["dates"].required = not self.files.get("ics")
 

@@ -65,6 +65,7 @@ _NO_ENTRY = _(
     "12-25, 12-24..01-01, SAT, MON-FRI, holidays DE, holidays DE-BY, each with or without a "
     "time such as 22:00-06:00; 22:00-06:00; only MON-FRI 09:00-17:00)"
 )
+_MISSPELLED = _("Line %(line)d: unknown entry %(value)s. Did you mean %(near)s?")
 _NO_DATE = _(
     "Line %(line)d: %(value)s is not a valid date (allowed: existing dates in the years "
     "1970 to 2199)"
@@ -112,9 +113,10 @@ def parse_entries(text: str, holidays_in: HolidaysIn) -> Iterator[CalendarEntry]
     for line, value, comment in _entries(text):
         found = _ENTRY.fullmatch(value)
         if found is None:
-            raise InvalidCalendar(
-                _NO_ENTRY, line=line, value=f"{value!r:.80}", code="unknown_entry"
-            )
+            params = {"line": line, "value": f"{value!r:.80}"}
+            if near := _similar_entry(value):
+                raise InvalidCalendar(_MISSPELLED, **params, near=near, code="unknown_entry")
+            raise InvalidCalendar(_NO_ENTRY, **params, code="unknown_entry")
         dates = _dates(found, line, value, holidays_in)
         country, part = (found["country"] or "").upper(), found["part"] or ""
         begin, end = found["begin"] or found["daily_begin"], found["end"] or found["daily_end"]
@@ -222,6 +224,18 @@ def _entries(text: str) -> Iterator[tuple[int, str, str]]:
         for entry in entries.split(","):
             if plain := " ".join(entry.split()):
                 yield number, plain, comment.strip()
+
+
+def _similar_entry(value: str) -> str:
+    """Return the entry that ``value`` means in another notation, or an empty string."""
+    if found := re.fullmatch(r"(\d{1,2})\. ?(\d{1,2})\.? ?(\d{4})?", value, re.ASCII):
+        day, month = int(found[1]), int(found[2])
+        try:
+            date(int(found[3] or LEAP_YEAR), month, day)
+        except ValueError:
+            return ""
+        return f"{found[3]}-{month:02}-{day:02}" if found[3] else f"{month:02}-{day:02}"
+    return {"weekend": "SAT-SUN", "weekday": "MON-FRI"}.get(value.casefold().removesuffix("s"), "")
 
 
 def _range(first: str, last: str | None, line: int, value: str) -> DateRange:

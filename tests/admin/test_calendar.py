@@ -1,6 +1,7 @@
 """Test the calendar form, and the calendar field of the job form."""
 
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -129,6 +130,17 @@ def test_invalid_line_shows_error_on_dates_field(admin_client: Client) -> None:
     assert message.startswith("Line 2: ")
     assert "'XMAS'" in message
     assert not Calendar.objects.exists()
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_help_says_whether_public_holidays_are_installed(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch, is_installed: bool
+) -> None:
+    if not is_installed:
+        monkeypatch.setitem(sys.modules, "holidays", None)
+    form = admin_client.get(reverse("admin:django_dcron_calendar_add")).context["adminform"].form
+    help_text = str(form.fields["dates"].help_text)
+    assert ("django-dcron[holidays]" in help_text) != is_installed
 
 
 def test_change_page_lists_next_dates_without_name_field(admin_client: Client) -> None:

@@ -112,6 +112,19 @@ def test_search_for_an_open_date_ends_at_the_horizon() -> None:
         ("01-01..12-31", "no_dates_left", {}),
         ("x" * (MAX_LENGTH + 1), "too_long", {"count": MAX_LENGTH + 1, "most": MAX_LENGTH}),
         ("holidays", "unknown_entry", {"line": 1, "value": "'holidays'"}),
+        ("24.13.", "unknown_entry", {"line": 1, "value": "'24.13.'"}),
+        ("29.2.2027", "unknown_entry", {"line": 1, "value": "'29.2.2027'"}),
+        ("1.1.0000", "unknown_entry", {"line": 1, "value": "'1.1.0000'"}),
+        *(
+            (text, "unknown_entry", {"line": 1, "value": repr(text), "near": near})
+            for text, near in {
+                "Weekends": "SAT-SUN",
+                "weekday": "MON-FRI",
+                "24.12.": "12-24",
+                "29.2": "02-29",
+                "1. 5. 2027": "2027-05-01",
+            }.items()
+        ),
     ],
 )
 def test_invalid_calendar_text_is_refused_with_code_and_parameters(

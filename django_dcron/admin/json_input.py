@@ -17,9 +17,6 @@ _PARSE_ERRORS = (RecursionError, ValueError)
 Python refuses JSON with too many levels, and numbers with thousands of digits.
 """
 
-ARGUMENT_EXAMPLES = {"args": '["Berlin", 5]', "kwargs": '{"city": "Berlin"}'}
-"""Examples of a job's arguments for error messages."""
-
 
 class JsonFormField(forms.JSONField):
     default_error_messages = {

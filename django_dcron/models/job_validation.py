@@ -46,6 +46,13 @@ TYPE_NAMES: dict[type, StrOrPromise] = {
     dict: gettext_lazy("a JSON object"),
 }
 
+JSON_EXAMPLES = {
+    "args": '["Berlin", 5]',
+    "kwargs": '{"city": "Berlin"}',
+    "after": '{"import-orders": "succeeded"}',
+}
+"""An example of each JSON field for error messages."""
+
 
 def definition_errors(job: Job, invalid: Collection[str] = ()) -> dict[str, str]:
     """Return the problems of ``job`` by field; empty if there are none.
@@ -141,15 +148,15 @@ def _json_errors(field: str, kind: type, job: Job) -> dict[str, str]:
     value = getattr(job, field)
     if isinstance(value, kind):
         return {}
-    return {field: wrong_type(value, kind)}
+    return {field: wrong_type(value, kind, JSON_EXAMPLES[field])}
 
 
-def wrong_type(value: object, kind: type) -> str:
+def wrong_type(value: object, kind: type, example: str = "") -> str:
     """Return the message for a JSON value that isn't a ``kind``. Quotes the start of the value."""
-    return _("%(value)s isn't %(allowed)s.") % {
-        "value": _quote(value),
-        "allowed": TYPE_NAMES[kind],
-    }
+    text = _("%(value)s isn't %(allowed)s.")
+    if example:
+        text = _("%(value)s isn't %(allowed)s, such as %(example)s.")
+    return text % {"value": _quote(value), "allowed": TYPE_NAMES[kind], "example": example}
 
 
 def _quote(value: object) -> str:

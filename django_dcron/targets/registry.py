@@ -15,6 +15,8 @@ from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 from django_dcron.utils.suggestions import nearest
 
+_NOT_DEFINED = _("no task or @cron function has this name")
+
 
 def get(key: str) -> Target:
     """Return the target ``key``. Raises ``UnknownTarget`` with the reason and similar keys."""
@@ -33,14 +35,16 @@ def get(key: str) -> Target:
     target = _find(key)
     if target is None:
         near = nearest(key, available())
-        text = (
-            _("Unknown target %(target)s: %(why)s. Did you mean %(near)s?")
-            if near
-            else _("Unknown target %(target)s: %(why)s.")
-        )
-        raise UnknownTarget(
-            text, target=repr(key), why=_why_unknown(key), near=near, code="unknown_target"
-        )
+        why = _why_unknown(key)
+        text = _("Unknown target %(target)s: %(why)s.")
+        if near:
+            text = _("Unknown target %(target)s: %(why)s. Did you mean %(near)s?")
+        elif why.template == _NOT_DEFINED:
+            text = _(
+                "Unknown target %(target)s: %(why)s. Targets are the tasks and @cron functions of "
+                "installed apps, and management commands, such as command:clearsessions."
+            )
+        raise UnknownTarget(text, target=repr(key), why=why, near=near, code="unknown_target")
     return target
 
 
@@ -138,7 +142,7 @@ def _why_unknown(key: str) -> TranslatableText:
         )
         return TranslatableText(text, module=module)
     if not problem:
-        return TranslatableText(_("no task or @cron function has this name"))
+        return TranslatableText(_NOT_DEFINED)
     text = _(
         "no task or @cron function has this name, but some task modules can't be imported "
         "(%(problem)s)"

@@ -512,12 +512,19 @@ def test_input_without_a_type_hint_refuses_text_that_is_nearly_json(
     assert Job.objects.get().kwargs == {"value": "old"}
 
 
-@pytest.mark.parametrize("name", ["tags", "retry_on", "never_retry_on", "after"])
+@pytest.mark.parametrize("name", ["tags", "retry_on", "never_retry_on", "after", "alerts"])
 def test_error_of_a_json_field_has_an_example(admin_client: Client, name: str) -> None:
     job = make_job(target=OTHER)
     sent = as_page(admin_client, job_url(job)) | {name: "ConnectionError"}
     (message,) = errors(admin_client.post(job_url(job), sent))[name]
     json.loads(message[message.index("such as ") + 8 :].rstrip("."))
+
+
+def test_error_of_other_json_has_an_example(admin_client: Client) -> None:
+    sent = as_page(admin_client, job_url(make_job(target=OTHER))) | {"after": '["first"]'}
+    (message,) = errors(admin_client.post(job_url(Job.objects.get()), sent))["after"]
+    example = json.loads(message[message.index("such as ") + 8 :].rstrip("."))
+    assert list(example.values()) == ["succeeded"]
 
 
 @pytest.mark.parametrize("name", ["args", "kwargs"])

@@ -100,6 +100,22 @@ def test_nested_shadow_target_is_refused(times: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "explains"),
+    [
+        ("shop.nothing.like.it", True),
+        ("tests.app.tasks.okk", False),
+        ("command:nothing_like", False),
+    ],
+)
+def test_unknown_target_without_similar_ones_says_where_targets_come_from(
+    key: str, explains: bool
+) -> None:
+    with pytest.raises(UnknownTarget) as caught:
+        targets.get(key)
+    assert ("command:clearsessions" in str(caught.value)) == explains
+
+
+@pytest.mark.parametrize(
     ("key", "exists"),
     [
         ("tests.contrib.importers.plain.report", True),

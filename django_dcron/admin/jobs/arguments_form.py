@@ -12,10 +12,10 @@ from django.utils.translation import gettext_lazy
 from django_dcron import targets
 from django_dcron.admin.action_forms import ObjectActionForm
 from django_dcron.admin.jobs.argument_fields import Call, JobArguments, arguments_by_name
-from django_dcron.admin.json_input import ARGUMENT_EXAMPLES, JsonFormField, json_textarea
+from django_dcron.admin.json_input import JsonFormField, json_textarea
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.models import Job
-from django_dcron.models.job_validation import wrong_type
+from django_dcron.models.job_validation import JSON_EXAMPLES, wrong_type
 
 
 class ArgumentsForm(ObjectActionForm):
@@ -27,14 +27,14 @@ class ArgumentsForm(ObjectActionForm):
     """
 
     args = JsonFormField(
-        example=ARGUMENT_EXAMPLES["args"],
+        example=JSON_EXAMPLES["args"],
         label=gettext_lazy("Arguments"),
         required=False,
         widget=json_textarea(rows=3),
         help_text=gettext_lazy("A JSON list of positional arguments, such as [1, true]."),
     )
     kwargs = JsonFormField(
-        example=ARGUMENT_EXAMPLES["kwargs"],
+        example=JSON_EXAMPLES["kwargs"],
         label=gettext_lazy("Keyword arguments"),
         required=False,
         widget=json_textarea(rows=3),
@@ -67,7 +67,7 @@ class ArgumentsForm(ObjectActionForm):
         if value is None:  # an emptied text area
             return kind()
         if not isinstance(value, kind):
-            raise ValidationError(wrong_type(value, kind))
+            raise ValidationError(wrong_type(value, kind, JSON_EXAMPLES[name]))
         return value
 
     def clean(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from django_dcron import targets
 from django_dcron.admin.durations import DurationFormField
 from django_dcron.admin.jobs.argument_fields import JobArguments
 from django_dcron.admin.jobs.target_note import TargetNote
-from django_dcron.admin.json_input import ARGUMENT_EXAMPLES, JsonFormField, json_textarea
+from django_dcron.admin.json_input import JsonFormField, json_textarea
 from django_dcron.admin.row_input import RowInputs
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -39,6 +39,7 @@ from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs import chains
 from django_dcron.jobs.saving import TAKEN
 from django_dcron.models import Calendar, Job, Limit
+from django_dcron.models.job_validation import JSON_EXAMPLES
 from django_dcron.schedules.calendar_text import WEEKDAYS
 from django_dcron.schedules.sentences import schedule_of_sentence
 
@@ -114,10 +115,9 @@ _EXAMPLES = {
 }
 """An example of each duration for its help text."""
 _JSON_EXAMPLES = {
-    **ARGUMENT_EXAMPLES,
+    **JSON_EXAMPLES,
     "alerts": '[{"on": "failed", "to": ["ops"]}]',
     "tags": '["billing"]',
-    "after": '{"import-orders": "succeeded"}',
     "retry_on": '["ConnectionError"]',
     "never_retry_on": '["ValueError"]',
 }

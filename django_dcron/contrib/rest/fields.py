@@ -31,7 +31,7 @@ from django_dcron.jobs.representation import (
     from_json,
     to_json,
 )
-from django_dcron.models.job_validation import wrong_type
+from django_dcron.models.job_validation import JSON_EXAMPLES, wrong_type
 from django_dcron.utils.json_values import check_storable
 
 UNSTORABLE = (ProhibitNullCharactersValidator, ProhibitSurrogateCharactersValidator)
@@ -177,7 +177,8 @@ class StrictJsonField(serializers.JSONField):
     def to_internal_value(self, data: Any) -> Any:
         _read(ValueFormat.JSON, data)
         if self.kind is not None and not isinstance(data, self.kind):
-            raise serializers.ValidationError(wrong_type(data, self.kind))
+            example = JSON_EXAMPLES.get(self.field_name or "", "")
+            raise serializers.ValidationError(wrong_type(data, self.kind, example))
         return data
 
 

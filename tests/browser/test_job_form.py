@@ -133,6 +133,21 @@ def test_error_in_closed_tab_opens_it(page: Page, preview: Locator) -> None:
     expect(page.locator("[name=name]")).to_be_hidden()
 
 
+def test_empty_required_input_is_marked_after_a_refused_save(page: Page, preview: Locator) -> None:
+    page.locator("[name=target]").fill("tests.app.tasks.nap")
+    seconds = page.locator("[name=argument-seconds]")
+    expect(seconds).to_be_visible()
+    expect(seconds).not_to_have_attribute("aria-invalid", "true")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.locator("#id_argument-seconds_error")).to_be_visible()
+    expect(page.locator(".dcron-raw")).not_to_have_attribute("open", "")
+    page.locator("[name=argument-seconds]").fill("2")
+    expect(page.locator("#id_argument-seconds_error")).to_have_count(0)
+    page.locator("[name=argument-seconds]").fill("")
+    expect(page.locator("#id_argument-seconds_error")).to_be_visible()
+    expect(page.locator("#dcron-preview-target .dcron-wrong-text")).to_have_count(0)
+
+
 def test_inputs_of_arguments_follow_target_and_json(page: Page, preview: Locator) -> None:
     seconds, raw = page.locator("[name=argument-seconds]"), page.locator("[name=kwargs]")
     expect(seconds).to_be_visible()

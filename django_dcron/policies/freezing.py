@@ -40,9 +40,12 @@ class FreezeExtent:
     def covers(self, namespace: str) -> bool:
         return self.namespace in (ALL_NAMESPACES, namespace)
 
-    def delayed(self, due_at: datetime, late_at: datetime) -> bool:
-        """Return whether the freeze was in force at any moment between these times."""
-        return self.since <= late_at and self.is_in_force(due_at)
+    def delayed(self, due_at: datetime) -> bool:
+        """Return whether the freeze was in force when a run fell due.
+
+        A run that was due before the freeze began could have started, so something else delayed it.
+        """
+        return self.since <= due_at and self.is_in_force(due_at)
 
 
 def holding_freeze(

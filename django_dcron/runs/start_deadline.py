@@ -7,7 +7,7 @@ start is possible.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.db.models import Q
 
@@ -45,23 +45,21 @@ def why_too_late(run: Run, now: datetime, *, ignore_other_runs: bool = False) ->
     if misfire.should_start(newer_due=newer_due, ahead_in_backlog=ahead):
         return ""
     freezes = Freeze.objects.using(alias_for(Freeze)).covering(job.namespace)
-    if reason := freeze_reason(freezes, job.namespace, run.due_at, job.misfire_grace):
+    if reason := freeze_reason(freezes, job.namespace, run.due_at):
         return reason
     claimed_late = misfire.is_late(run.due_at, run.claimed_at)
     cause = "no node claimed the occurrence" if claimed_late else "the run didn't start"
     return f"{cause} within {write_duration(job.misfire_grace)}; {misfire.refusal}"
 
 
-def freeze_reason(
-    freezes: Iterable[Freeze], namespace: str, due_at: datetime, grace: timedelta
-) -> str:
+def freeze_reason(freezes: Iterable[Freeze], namespace: str, due_at: datetime) -> str:
     """Return the reason of a missed occurrence if one of ``freezes`` delayed it, otherwise "".
 
-    A freeze delays the occurrence if it was in force between ``due_at`` and the end of ``grace``.
+    A freeze delays the occurrence if it is in force at ``due_at``.
     """
     for freeze in freezes:
         extent = freeze.extent
-        if extent.covers(namespace) and extent.delayed(due_at, due_at + grace):
+        if extent.covers(namespace) and extent.delayed(due_at):
             return f"scheduling was frozen: {freeze.reason}"
     return ""
 

@@ -321,7 +321,7 @@ class _Batch:
         """Return the reason if a freeze held back the occurrences from ``cursor.next_at`` on."""
         if self._freezes is None:
             self._freezes = list(Freeze.objects.using(alias_for(Freeze)))
-        return freeze_reason(self._freezes, cursor.namespace, cursor.next_at, cursor.misfire_grace)
+        return freeze_reason(self._freezes, cursor.namespace, cursor.next_at)
 
     def _quarantine(self, cursor: DueCursor, problem: str) -> None:
         logger.error(

@@ -199,3 +199,15 @@ def test_why_names_the_past_freeze_that_delayed_a_missed_occurrence(
     assert {"frozen_all", "freeze_reason", "freeze_ended"} <= set(codes(answer))
     missed = Run.objects.filter(state="missed").values_list("reason", flat=True)
     assert all("deploy" in reason for reason in missed)
+
+
+def test_why_does_not_blame_a_freeze_that_began_after_the_run_was_due(clock: ManualClock) -> None:
+    job = make_job(schedule="@never", misfire_policy="skip")
+    due = START + MINUTE
+    run = make_run(job, "missed", scheduled_at=due, due_at=due, finished_at=due + HOUR)
+    clock.advance(MINUTE + timedelta(seconds=2))
+    control.freeze("deploy", until=clock.now() + MINUTE)
+    clock.advance(HOUR)
+    answer = explain(job, run.scheduled_at)
+    assert answer.verdict is WhyVerdict.MISSED
+    assert "frozen_all" not in codes(answer)

@@ -352,15 +352,29 @@ def test_misfire_policy_decides_about_runs_that_were_claimed_ahead(
     assert ("deploy" in after.reason) is not starts
 
 
-def test_freeze_that_began_after_the_run_was_late_is_not_its_reason(clock: ManualClock) -> None:
+@pytest.mark.parametrize("after_due", [2 * SECOND, MINUTE + SECOND])
+def test_freeze_that_began_after_the_run_was_due_is_not_its_reason(
+    clock: ManualClock, after_due: timedelta
+) -> None:
+    """Without workers, the run was already waiting when the freeze began."""
     run = make_run(make_idle_job(misfire_policy="skip", misfire_grace=MINUTE), "queued")
-    clock.advance(MINUTE + SECOND)
+    clock.advance(after_due)
     control.freeze("deploy", until=clock.now() + MINUTE)
     clock.advance(MINUTE)
     assert deliver(run) is None
     after = reread(run)
     assert after.state == "missed"
-    assert "deploy" not in after.reason
+    assert after.reason.startswith("the run didn't start within 1m")
+
+
+def test_freeze_that_began_after_the_occurrence_is_not_its_reason(clock: ManualClock) -> None:
+    """Without nodes, the occurrence was already due when the freeze began."""
+    job_due_at(START, misfire_policy="skip", misfire_grace=MINUTE, schedule="@every 1h")
+    clock.advance(2 * SECOND)
+    control.freeze("deploy", until=clock.now() + MINUTE)
+    clock.advance(MINUTE)
+    (run,) = claimed(clock.now())
+    assert (run.state, run.reason) == ("missed", "not started within 1m")
 
 
 def test_a_backfilled_run_is_not_released_during_a_freeze() -> None:

@@ -120,11 +120,10 @@ class ExplanationData:
 
     def past_freezes(self, due_at: datetime) -> list[Freeze]:
         """The ended freezes that delayed an occurrence."""
-        late_at = due_at + self.job.misfire_grace
         return [
             freeze
             for freeze in self.freezes
-            if not freeze.extent.is_in_force(self.now) and freeze.extent.delayed(due_at, late_at)
+            if not freeze.extent.is_in_force(self.now) and freeze.extent.delayed(due_at)
         ]
 
     @property

@@ -8,6 +8,7 @@ Invariants:
 - Phases use recorded times only. An attempt's row records when it was due and dispatched. For the
   next attempt, the run's row does.
 - An attempt has no dispatch time if it started before its delivery was recorded.
+- Only the latest dispatch is recorded. After several, the time of the first one is unknown.
 - A run is claimed once. The first attempt shows the claim.
 - Several processes write the rows, milliseconds apart. A time before its predecessor counts as
   equal to it.
@@ -42,7 +43,7 @@ class PhaseKind(StrEnum):
     QUEUED = "queued"
     """Dispatched, but not started yet."""
     START = "start"
-    """Due, but not started yet; details aren't recorded."""
+    """Due, but not started yet; when it was dispatched first isn't recorded."""
     RUNNING = "running"
 
 
@@ -129,11 +130,6 @@ class _Mark(NamedTuple):
     until: datetime
 
 
-WAIT_IN_STATE: dict[str, PhaseKind] = {
-    State.WAITING: PhaseKind.EARLIER_RUNS,
-    State.PENDING: PhaseKind.DUE,
-}
-"""What an unstarted run is waiting for, by its state. It may have been dispatched before."""
 WAIT_WITHOUT_DUE_TIME = {
     PhaseKind.BACKOFF: PhaseKind.BETWEEN,
     PhaseKind.EARLIER_RUNS: PhaseKind.EARLIER_RUNS,
@@ -151,10 +147,13 @@ def _waits(run: Run, attempt: Attempt | None, until: datetime) -> list[_Mark]:
     due_at = attempt.due_at if attempt else run.due_at
     queued_at = attempt.queued_at if attempt else run.dispatched_at
     first = _first_wait(run, number)
-    last = PhaseKind.QUEUED if queued_at else PhaseKind.START
-    if attempt is None:
-        last = WAIT_IN_STATE.get(run.state, last)
-    elif due_at is None:
+    sent_once = queued_at and not (number == run.attempt and run.deliveries > 1)
+    last = PhaseKind.QUEUED if sent_once else PhaseKind.START
+    if attempt is None and run.state == State.WAITING:
+        last = PhaseKind.EARLIER_RUNS
+    elif attempt is None and run.state == State.PENDING and not run.dispatched_at:
+        last = PhaseKind.DUE
+    elif attempt and due_at is None:
         last = WAIT_WITHOUT_DUE_TIME[first]
     marks = [] if due_at is None else [_Mark(first, due_at)]
     if first is PhaseKind.EARLY:

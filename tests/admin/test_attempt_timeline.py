@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from django_dcron.admin.runs.attempt_timeline import (
+    LEGEND_LABELS,
     MIN_WIDTH,
+    WAITING_TO_START,
     AttemptTimeline,
     draw_attempt_timeline,
 )
@@ -90,6 +92,22 @@ def test_now_marker_is_drawn_only_for_unfinished_run() -> None:
 
     assert draw_timeline(waiting, "pending", NOON + 25 * SECOND).now == 25
     assert draw_timeline(make_attempt_phases(0, 5), "failed", None).now is None
+
+
+def test_legend_does_not_claim_that_a_run_waited_to_be_sent_if_that_is_unknown() -> None:
+    """Waits of one style have one entry, even if some of them are known better."""
+
+    def legend(*kinds: PhaseKind) -> list[str]:
+        phases = tuple(
+            Phase(kind, NOON + number * SECOND, NOON + (number + 1) * SECOND)
+            for number, kind in enumerate(kinds)
+        )
+        timeline = draw_timeline([AttemptPhases(1, None, phases)], "pending", None)
+        return [bar.legend_label for bar in timeline.legend]
+
+    assert legend(PhaseKind.EARLY) == [LEGEND_LABELS["pending"]]
+    assert legend(PhaseKind.EARLY, PhaseKind.START) == [WAITING_TO_START]
+    assert legend(PhaseKind.START, PhaseKind.EARLY) == [WAITING_TO_START]
 
 
 def test_lane_shows_outcome_and_duration_of_attempt() -> None:

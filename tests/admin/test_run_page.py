@@ -101,6 +101,16 @@ FAR = NOON.replace(year=9000)
             page.SENTENCES[State.QUEUED],
             "2026-03-01 12:00:00",
         ),
+        (
+            {"state": "pending", "queued_at": NOON, "deliveries": 1},
+            page.NOT_STARTED,
+            "2026-03-01 12:00:00",
+        ),
+        (
+            {"state": "queued", "queued_at": NOON, "deliveries": 2},
+            page.SENT_AGAIN,
+            "2026-03-01 12:00:00",
+        ),
         ({"state": "waiting", "reason": "the run before"}, page.SENTENCES[State.WAITING], ""),
         (
             {"state": "running", "started_at": NOON},

@@ -79,6 +79,16 @@ def test_start_before_recorded_delivery_has_no_queued_phase() -> None:
     ]
 
 
+def test_attempt_that_was_sent_twice_does_not_show_when_it_was_sent_first() -> None:
+    run = run_with(state="running", attempt=2, due_at=at(20), queued_at=at(50), deliveries=2)
+    attempts = [attempt(1, 2, 5, due=0, queued=1), attempt(2, 51, due=20, queued=50)]
+
+    assert shown(phases_of_attempts(run, attempts, at(55))) == [
+        [("due", 0, 1), ("queued", 1, 2), ("running", 2, 5)],
+        [("backoff", 5, 20), ("start", 20, 51), ("running", 51, 55)],
+    ]
+
+
 @pytest.mark.parametrize(
     ("trigger", "begins"),
     [("schedule", "start"), ("manual", "start"), ("backfill", "earlier_runs")],
@@ -138,8 +148,10 @@ def test_next_attempt_is_in_backoff_until_due() -> None:
         ({"state": "pending"}, [("due", 0, 8)]),
         (
             {"state": "pending", "deliveries": 1, "queued_at": at(2)},
-            [("due", 0, 8)],
+            [("due", 0, 2), ("queued", 2, 8)],
         ),  # to be dispatched again
+        ({"state": "pending", "deliveries": 2, "queued_at": at(5)}, [("start", 0, 8)]),
+        ({"state": "queued", "deliveries": 2, "queued_at": at(5)}, [("start", 0, 8)]),
         (
             {"state": "queued", "deliveries": 1, "queued_at": at(2)},
             [("due", 0, 2), ("queued", 2, 8)],

@@ -318,6 +318,13 @@ def test_overdue_run_mentions_missing_nodes() -> None:
     assert params(answer, "overdue")["due"] == "2024-05-06 12:00:00 UTC"
 
 
+def test_run_to_be_sent_again_names_the_time_of_the_last_delivery() -> None:
+    job = make_job()
+    make_run(job, state="pending", queued_at=NOON + MINUTE, deliveries=1)
+    answer = explain(job, NOON)
+    assert params(answer, "not_started") == {"queued": "2024-05-06 12:01:00 UTC"}
+
+
 def test_unknown_state_refers_to_doctor() -> None:
     job = make_job()
     make_run(job, state="undead")

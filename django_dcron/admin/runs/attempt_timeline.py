@@ -65,6 +65,8 @@ LEGEND_LABELS = {
 
 The text of a lane explains the bar of its attempt.
 """
+WAITING_TO_START = gettext_lazy("Waiting to start")
+"""Legend of the style ``pending`` if some bars don't show when the run was sent."""
 CLAIMED_EARLY = gettext_lazy("claimed %(time)s early")
 CLAIMED_LATE = gettext_lazy("claimed %(time)s late")
 _LABELS = dict([*STATE_LABELS, *OUTCOME_LABELS])
@@ -98,8 +100,14 @@ class AttemptBar:
         return self.phase.kind in HATCHED
 
     @property
+    def style(self) -> str:
+        return "hatched" if self.hatched else self.color
+
+    @property
     def legend_label(self) -> str:
-        return str(LEGEND_LABELS["hatched" if self.hatched else self.color])
+        if self.phase.kind is PhaseKind.START:
+            return str(WAITING_TO_START)
+        return str(LEGEND_LABELS[self.style])
 
     @property
     def middle(self) -> float:
@@ -172,9 +180,10 @@ class AttemptTimeline:
 
     @property
     def legend(self) -> list[AttemptBar]:
-        """One wait of each style."""
-        waits = {bar.legend_label: bar for lane in self.lanes for bar in lane.bars if not bar.solid}
-        return list(waits.values())
+        """One wait of each style. A general label replaces a precise one of its style."""
+        waits = [bar for lane in self.lanes for bar in lane.bars if not bar.solid]
+        general = [bar for bar in waits if bar.phase.kind is PhaseKind.START]
+        return list({bar.style: bar for bar in [*waits, *general]}.values())
 
 
 def draw_attempt_timeline(

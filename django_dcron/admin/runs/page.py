@@ -91,6 +91,10 @@ SENTENCES = {
 }
 
 OVERDUE = gettext_lazy("Due since {due}, not sent to a worker yet.")
+NOT_STARTED = gettext_lazy(
+    "Sent to a worker at {queued}, but no worker started it. It will be sent again."
+)
+SENT_AGAIN = gettext_lazy("Sent to a worker again at {queued}, not started yet.")
 WAITS_FOR_LIMIT = gettext_lazy("Waiting for the job's limit.")
 RETRY_DUE = gettext_lazy("Attempt {number} is due at {due}.")
 CANCEL_REQUESTED = gettext_lazy("Cancellation requested at {time}.")
@@ -353,7 +357,11 @@ class RunPage:
 
 def _state_sentence(run: Run, now: datetime) -> SafeString:
     text = SENTENCES[State(run.state)]
-    if run.state == State.PENDING and run.due_at <= now:
+    if run.state == State.PENDING and run.dispatched_at:
+        text = NOT_STARTED
+    elif run.state == State.QUEUED and run.deliveries > 1:
+        text = SENT_AGAIN
+    elif run.state == State.PENDING and run.due_at <= now:
         text = OVERDUE
     elif run.state == State.PENDING and run.attempt > 1:
         text = RETRY_DUE

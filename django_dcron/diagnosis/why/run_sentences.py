@@ -180,6 +180,12 @@ def _unfinished_sentence(run: Run, state: State, now: datetime, at: FormatTime) 
         case State.WAITING:
             text = _("The run is waiting for the previous run of the job to finish.")
             return Sentence("waiting", text)
+        case _ if run.dispatched_at:
+            text = _(
+                "The run was sent to a worker at %(queued)s, but no worker started it. It will be "
+                "sent again."
+            )
+            return Sentence("not_started", text, queued=at(run.dispatched_at))
         case _ if run.due_at <= now and run.attempt > 1:
             text = _(
                 "The previous attempt didn't succeed. Attempt %(attempt)d has been due since "

@@ -82,8 +82,6 @@ def why_view(
         "media": model_admin.media,
         "zone": zone.key,
         "at": _format_requested_time(requested) if requested else "",
-        # The input shows seconds only if the step isn't a whole minute.
-        "step": 1 if requested and requested.second else 60,
         "url": why_url(job, site),
         "error": error,
     }

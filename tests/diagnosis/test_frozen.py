@@ -11,6 +11,7 @@ from django_dcron import control
 from django_dcron.diagnosis.doctor.findings import Code
 from django_dcron.diagnosis.doctor.report import Report, examine
 from django_dcron.diagnosis.doctor.window import Window
+from django_dcron.diagnosis.misfire_effect import misfire_effect
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.diagnosis.why.explanation import Answer, explain
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
@@ -18,6 +19,7 @@ from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import SystemStatus
+from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.scheduler.claim import claim
 from django_dcron.testing import set_clock
 from django_dcron.testing.manual_clock import ManualClock
@@ -163,6 +165,28 @@ def test_why_names_the_freeze_of_a_claimed_run(clock: ManualClock, state: str) -
     assert answer.verdict == state
     assert "frozen_namespace" in codes(answer)
     assert codes(answer)[-1] == "after_freeze"
+
+
+@pytest.mark.parametrize("policy", MisfirePolicy)
+def test_why_says_what_the_misfire_policy_does_after_the_freeze(
+    clock: ManualClock, policy: MisfirePolicy
+) -> None:
+    job = make_job(schedule="* * * * *", misfire_policy=policy)
+    run = make_run(job, scheduled_at=START + MINUTE, due_at=START + MINUTE)
+    control.freeze("deploy")
+    last = explain(job, run.scheduled_at).sentences[-1]
+    assert last.params == {"policy": str(policy), "effect": misfire_effect(job)}
+    assert misfire_effect(job) in last
+
+
+@pytest.mark.parametrize("values", [{"attempt": 2}, {"trigger": "backfill"}])
+def test_why_says_that_other_runs_can_start_after_the_freeze(
+    clock: ManualClock, values: dict[str, Any]
+) -> None:
+    """The misfire policy doesn't apply to them."""
+    run = make_run(make_job(schedule="@never"), **values)
+    control.freeze("deploy")
+    assert codes(explain(run.job, run.scheduled_at))[-1] == "start_after_freeze"
 
 
 @pytest.mark.parametrize(("minutes", "named"), [(5, True), (90, False)])

@@ -5,6 +5,7 @@ import pickle
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -23,6 +24,7 @@ from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.jobs import pausing
 from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.models import (
+    Attempt,
     AuditAction,
     AuditEntry,
     AuditKind,
@@ -1129,6 +1131,35 @@ def test_queued_run_asks_to_restart_workers_only_if_they_may_lack_the_task(
 
     assert "needs_worker" in found
     assert ("restart_workers" in found) is is_told
+
+
+@pytest.mark.parametrize("state", ["queued", "pending"])
+@pytest.mark.parametrize(
+    ("last_start", "code"), [(None, "queue_waits"), (HOUR, "queue_idle"), (timedelta(), "")]
+)
+def test_run_that_was_sent_says_since_when_its_queue_stands_still(
+    state: str, last_start: timedelta | None, code: str, settings: Settings
+) -> None:
+    settings.DCRON_DISPATCHER = "celery"
+    now = database_now("default").replace(microsecond=0)
+    sent = {"queued_at": NOON, "deliveries": 1}
+    job = make_job(queue="reports")
+    make_run(job, state=state, **sent)
+    other = make_job(name="other", queue="reports")
+    make_run(other, NOON, state="queued", **sent)
+    if last_start is not None:
+        started = make_run(other, NOON + HOUR, started_at=now - last_start)
+        Attempt.objects.create(run=started, number=1, token=uuid4(), started_at=now - last_start)
+
+    codes_of = ("queue_waits", "queue_idle")
+    found = [each for each in explain(job, NOON).sentences if each.code in codes_of]
+
+    since = NOON if last_start is None else now - last_start
+    assert [each.code for each in found] == [code] * bool(code)
+    for sentence in found:
+        assert sentence.params == {"queue": "reports", "since": f"{since:%Y-%m-%d %H:%M:%S} UTC"}
+    hidden = explain(job, NOON, show_others=False).sentences
+    assert not {"queue_waits", "queue_idle"} & {each.code for each in hidden}
 
 
 def test_overdue_run_mentions_the_broker_only_if_no_node_reaches_it() -> None:

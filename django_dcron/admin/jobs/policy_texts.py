@@ -9,9 +9,9 @@ from datetime import timedelta
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_dcron.diagnosis.misfire_effect import misfire_effect
 from django_dcron.models import Job
 from django_dcron.policies.lifecycle import State
-from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.retention import LONGEST
 from django_dcron.runs.retention import retention_of
@@ -32,22 +32,7 @@ class Explanation:
 
 def misfire_texts(job: Job) -> Iterator[Explanation]:
     """Describe what happens to occurrences that can't start in time."""
-    texts = {
-        MisfirePolicy.SKIP: _(
-            "An occurrence that is more than %(grace)s late is recorded as missed and doesn't run."
-        ),
-        MisfirePolicy.RUN_LATEST: _(
-            "If occurrences are more than %(grace)s late, only the latest one runs. Its run "
-            "counts the others as missed."
-        ),
-        MisfirePolicy.RUN_ALL: _(
-            "Occurrences that are more than %(grace)s late still run: oldest first, at most "
-            "%(limit)d. The rest are recorded as missed."
-        ),
-    }
-    grace = write_duration(job.misfire_grace, " ")
-    text = texts[job.misfire.policy] % {"grace": grace, "limit": job.catchup_limit}
-    yield Explanation(f"misfire_{job.misfire.policy}", text)
+    yield Explanation(f"misfire_{job.misfire.policy}", misfire_effect(job))
     if job.start_deadline is not None:
         deadline = write_duration(job.start_deadline, " ")
         text = _("No run starts later than %(deadline)s after it's due, except backfilled runs.")

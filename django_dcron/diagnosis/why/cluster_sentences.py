@@ -9,11 +9,13 @@ from django.utils.translation import ngettext
 
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.misfire_effect import misfire_effect
+from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.workload import latest_worker_replies
 from django_dcron.dispatch.queues import queue_name
-from django_dcron.models import Attempt, Freeze
+from django_dcron.models import Attempt, Freeze, Job, Run
 
 
 def freeze_sentences(data: ExplanationData, freezes: Iterable[Freeze]) -> Iterator[Sentence]:
@@ -37,9 +39,16 @@ def freeze_sentences(data: ExplanationData, freezes: Iterable[Freeze]) -> Iterat
             yield Sentence("freeze_ends", text, until=data.format_time(freeze.until))
 
 
-def after_freeze() -> Sentence:
-    text = _("After the freeze, the job's misfire policy decides about the occurrence.")
-    return Sentence("after_freeze", text)
+def after_freeze(job: Job) -> Sentence:
+    """Return what becomes of an occurrence of the job's schedule after a freeze."""
+    text = _("After the freeze, the misfire policy %(policy)s applies: %(effect)s")
+    policy, effect = str(job.misfire.policy), misfire_effect(job)
+    return Sentence("after_freeze", text, policy=policy, effect=effect)
+
+
+def start_after_freeze() -> Sentence:
+    """Return what becomes of a retry, or of a backfilled or chained run, after a freeze."""
+    return Sentence("start_after_freeze", _("The run can start after the freeze."))
 
 
 def node_sentences(data: ExplanationData) -> list[Sentence]:
@@ -54,17 +63,38 @@ def node_sentences(data: ExplanationData) -> list[Sentence]:
     return sentences
 
 
-def worker_sentences(data: ExplanationData) -> list[Sentence]:
-    """Return sentences about the workers that a queued run needs, if it needs workers."""
+def worker_sentences(data: ExplanationData, run: Run) -> list[Sentence]:
+    """Return sentences about the workers that a dispatched run needs, if it needs workers."""
     queue = queue_name(data.job.target, data.job.queue)
     if settings.DISPATCHER == "thread" or not queue:
         return []
+    sentences = list(_idle_queue_sentences(data, run, queue))
     text = _("If no worker of the queue “%(queue)s” is running, start one.")
-    sentences = [Sentence("needs_worker", text, queue=queue)]
+    sentences.append(Sentence("needs_worker", text, queue=queue))
     if _may_lack_task(data, queue):
         text = _("Restart workers that were started before django-dcron was installed.")
         sentences.append(Sentence("restart_workers", text))
     return sentences
+
+
+def _idle_queue_sentences(data: ExplanationData, run: Run, queue: str) -> Iterator[Sentence]:
+    """Say since when no worker has started a run from the queue, if the run has waited for long.
+
+    The facts are those of the health verdict. They cover the runs of all jobs.
+    """
+    if not data.show_others or data.now - run.due_at <= settings.REDELIVER_AFTER:
+        return
+    found = next((each for each in read_facts(now=data.now).queues if each.name == queue), None)
+    if found is None:
+        return
+    if found.last_start is None and found.waiting.since is not None:
+        text = _("The oldest run in the queue “%(queue)s” has been due since %(since)s.")
+        since = data.format_time(found.waiting.since)
+        yield Sentence("queue_waits", text, queue=queue, since=since)
+    elif found.last_start and data.now - found.last_start > settings.REDELIVER_AFTER:
+        text = _("No worker has started a run from the queue “%(queue)s” since %(since)s.")
+        since = data.format_time(found.last_start)
+        yield Sentence("queue_idle", text, queue=queue, since=since)
 
 
 def _may_lack_task(data: ExplanationData, queue: str) -> bool:

@@ -29,6 +29,7 @@ from django_dcron.diagnosis.why.cluster_sentences import (
     doctor_sentence,
     freeze_sentences,
     node_sentences,
+    start_after_freeze,
     worker_sentences,
 )
 from django_dcron.diagnosis.why.explanation_data import OCCURRENCE_TRIGGERS, ExplanationData
@@ -264,11 +265,15 @@ def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:
     """Explain which freezes, nodes or workers affect the run."""
     may_be_frozen = run.state in STARTABLE and run.trigger in AUTOMATIC
     if may_be_frozen and (freezes := data.freezes_in_force()):
-        return [*freeze_sentences(data, freezes), after_freeze()]
+        is_occurrence = run.trigger == Trigger.SCHEDULE and run.attempt == 1
+        after = after_freeze(data.job) if is_occurrence else start_after_freeze()
+        return [*freeze_sentences(data, freezes), after]
+    if run.state == State.QUEUED:
+        return worker_sentences(data, run)
+    if run.state == State.PENDING and run.dispatched_at:
+        return [*node_sentences(data), *worker_sentences(data, run)]
     if run.state == State.PENDING and run.due_at <= data.now:
         return node_sentences(data)
-    if run.state == State.QUEUED:
-        return worker_sentences(data)
     if run.state == State.MISSED:
         return _causes_of_miss(data, run.due_at)
     return freeze_sentences(data, data.past_freezes(run.due_at)) if claimed_late(run) else []

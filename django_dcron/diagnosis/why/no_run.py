@@ -110,7 +110,7 @@ def explain_missing_run(data: ExplanationData, occurrence: datetime) -> Explaine
     if cursor.next_at is not None and cursor.next_at <= occurrence:
         if freezes := data.freezes_in_force():
             return ExplainedOccurrence(
-                WhyVerdict.FROZEN, [*freeze_sentences(data, freezes), after_freeze()]
+                WhyVerdict.FROZEN, [*freeze_sentences(data, freezes), after_freeze(data.job)]
             )
         text = _(
             "No node has claimed the occurrence yet. The job's next occurrence to claim is "
@@ -165,7 +165,7 @@ def _not_due(data: ExplanationData, occurrence: datetime) -> ExplainedOccurrence
         text = _("The job is paused until %(until)s and then resumes automatically.")
         sentences.append(Sentence("paused_until", text, until=data.format_time(until)))
     if freezes := data.freezes_in_force(due):
-        sentences += [*freeze_sentences(data, freezes), after_freeze()]
+        sentences += [*freeze_sentences(data, freezes), after_freeze(data.job)]
     if data.show_nodes and not data.live_nodes:
         sentences += node_sentences(data)
     return ExplainedOccurrence(WhyVerdict.NOT_DUE, sentences)

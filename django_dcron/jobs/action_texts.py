@@ -34,8 +34,8 @@ STATE_NAMES = {
 
 def triggered_text(run: Run) -> str:
     if run.args is None and run.kwargs is None:
-        return _("Started run %(id)s") % {"id": run.pk}
-    return _("Started run %(id)s with other arguments") % {"id": run.pk}
+        return _("Created run %(id)s") % {"id": run.pk}
+    return _("Created run %(id)s with other arguments") % {"id": run.pk}
 
 
 def paused_text(job: Job) -> str:
@@ -74,7 +74,7 @@ def cancelled_text(run: Run) -> str:
 
 
 def rerun_text(rerun: Run) -> str:
-    return _("Started rerun %(id)s") % {"id": rerun.pk}
+    return _("Created rerun %(id)s") % {"id": rerun.pk}
 
 
 def signed_reason(reason: str, name: str) -> str:

@@ -13,11 +13,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, InterfaceError
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.utils import translation
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -34,15 +38,19 @@ from django_dcron.admin.display import (
     render_time,
     site_of,
 )
+from django_dcron.admin.jobs.countdown import time_left
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.object_action import ActionResult, ObjectAction
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.bounded_count import count_up_to
 from django_dcron.jobs.action_texts import unfrozen_text
-from django_dcron.models import Freeze, Job
+from django_dcron.models import Freeze, Job, Run
 from django_dcron.models.freeze import FreezeQuerySet
 from django_dcron.policies.freezing import ALL_NAMESPACES, FreezeExtent, holding_freeze
+from django_dcron.policies.health.problems import bounded_number
+from django_dcron.utils.time_format import format_site_time
 
 if TYPE_CHECKING:
     FreezeModelForm = forms.ModelForm[Freeze]
@@ -123,16 +131,13 @@ class FreezeForm(FreezeModelForm):
     namespace = forms.ChoiceField(
         label=_("Namespace"),
         required=False,
-        help_text=_("Its scheduled runs won't start. Manual runs will."),
-    )
-    until = UntilField(
-        label=_("Until"),
-        required=False,
         help_text=_(
-            "Enter a time or a duration, such as 18:00 or 2h. Leave empty to freeze until someone "
-            "ends the freeze."
+            "During the freeze, scheduled, backfilled and chained runs don't start, even if they "
+            "are already queued. Running runs continue, and manual runs start. After the freeze, "
+            "the misfire policy of each job decides about late occurrences."
         ),
     )
+    until = UntilField(label=_("Until"), required=False)
     allowed_namespaces: Iterable[str] = ()
 
     class Meta:
@@ -146,6 +151,10 @@ class FreezeForm(FreezeModelForm):
             (namespace, namespace or gettext("All namespaces"))
             for namespace in self.allowed_namespaces
         ]
+        self.fields["until"].help_text = gettext(
+            "Enter a duration or a time (%(zone)s), such as 2h or 18:00. Leave empty to freeze "
+            "until someone ends the freeze."
+        ) % {"zone": get_current_timezone_name()}
 
     def clean_reason(self) -> str:
         reason: str = self.cleaned_data["reason"].strip()
@@ -159,6 +168,26 @@ class FreezeForm(FreezeModelForm):
         if not self.errors and self.cleaned_data["namespace"] not in self.allowed_namespaces:
             text = gettext("You don't have permission to view all jobs that the freeze affects.")
             self.add_error("namespace", ValidationError(text, code="forbidden"))
+
+
+def _frozen_text(freeze: Freeze) -> str:
+    """Return the end of the freeze and the time until then, so that a wrong day is noticed."""
+    if freeze.until is None:
+        return gettext("Frozen until someone ends the freeze.")
+    values = {"until": format_site_time(freeze.until), "left": time_left(freeze.until)}
+    return gettext("Frozen until %(until)s, %(left)s.") % values
+
+
+def _running_runs(freeze: Freeze, request: HttpRequest, site: admin.AdminSite) -> SafeString | None:
+    """Link the number of running runs in the scope of a freeze in force; None if it has ended."""
+    if not (may_view(request, Run, site) and _is_in_force(freeze)):
+        return None
+    runs, filters = admin_scope(request, site).runs.running(), {"state__exact": "running"}
+    if freeze.namespace:
+        runs = runs.filter(job__namespace=freeze.namespace)
+        filters["namespace"] = freeze.namespace
+    number = bounded_number(count_up_to(runs)).translate(translation)
+    return format_html('<a href="{}">{}</a>', list_url(Run, site, **filters), number)
 
 
 def _end_freeze(request: HttpRequest, freeze: Freeze) -> ActionResult:
@@ -199,7 +228,20 @@ class FreezeAdmin(ActionAdmin[Freeze], AuditedAdmin[Freeze], ListAdmin[Freeze]):
         return _visible(request, self.admin_site).order_by("namespace")
 
     def get_fields(self, request: HttpRequest, obj: Freeze | None = None) -> Any:
-        return ("namespace", "reason", "until") if obj is None else self.fields
+        if obj is None:
+            return ("namespace", "reason", "until")
+        has_number = getattr(obj, "running_runs", None) is not None
+        return (*self.fields, "running_column") if has_number else self.fields
+
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Freeze | None:
+        """Attach the number of running runs."""
+        freeze = super().get_object(request, object_id, from_field)
+        if freeze is not None:
+            number = _running_runs(freeze, request, self.admin_site)
+            freeze.running_runs = number  # type: ignore[attr-defined]
+        return freeze
 
     def get_form(
         self, request: HttpRequest, obj: Freeze | None = None, change: bool = False, **kwargs: Any
@@ -242,12 +284,22 @@ class FreezeAdmin(ActionAdmin[Freeze], AuditedAdmin[Freeze], ListAdmin[Freeze]):
     def until_column(self, freeze: Freeze) -> str:
         return render_time(freeze.until) if freeze.until else EMPTY
 
+    @admin.display(description=_("running runs"))
+    def running_column(self, freeze: Any) -> str:
+        return str(freeze.running_runs)
+
     def save_model(self, request: HttpRequest, obj: Freeze, form: FreezeForm, change: bool) -> None:
         freeze = control.freeze(
             obj.reason, obj.namespace, obj.until, by=request.user.get_username()
         )
         for field in Freeze._meta.concrete_fields:
             setattr(obj, field.attname, getattr(freeze, field.attname))
+
+    def response_add(
+        self, request: HttpRequest, obj: Freeze, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        self.message_user(request, _frozen_text(obj), messages.SUCCESS)
+        return super().response_add(request, obj, post_url_continue)
 
     def add_form_context(
         self, request: HttpRequest, context: dict[str, Any], obj: Freeze | None

@@ -1,5 +1,6 @@
 """The admin of freezes: begin and end them, permissions, history and the banner on every page."""
 
+import html
 import re
 from datetime import timedelta
 from typing import Any
@@ -8,12 +9,14 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
+from django.utils.timezone import localtime
+from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.admin.display import render_time
 from django_dcron.db.now import database_now
 from django_dcron.models import Cursor, Freeze
-from tests.admin.conftest import job_url, list_url, log_in_as, make_job, make_run, run_url
+from tests.admin.conftest import NOON, job_url, list_url, log_in_as, make_job, make_run, run_url
 from tests.admin.test_dashboard import make_node
 from tests.factories import entries_by_users
 
@@ -57,6 +60,59 @@ def test_freeze_can_be_started_and_ended_in_the_admin(
         (name, "freeze", "deploy"),
         (name, "unfreeze", "deploy"),
     ]
+
+
+def messages_of(response: Any) -> list[str]:
+    return [message.message for message in response.wsgi_request._messages]
+
+
+def test_form_banner_and_message_name_the_time_zone_and_the_distance(
+    admin_client: Client, settings: Settings
+) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    form = admin_client.get(reverse(ADD)).context["adminform"].form
+    assert "Asia/Tokyo" in form.fields["until"].help_text
+    passed = database_now("default") - timedelta(minutes=30)
+    response = add(admin_client, until=f"{localtime(passed):%H:%M}")
+    until = Freeze.objects.get().until
+    assert until is not None
+    text = f"Frozen until {localtime(until):%Y-%m-%d %H:%M:%S} JST, in 23h "
+    assert messages_of(response)[0].startswith(text)
+    page = admin_client.get(reverse("admin:index")).content.decode()
+    assert "Asia/Tokyo" in page[page.index(BANNER) :].partition("</p>")[0]
+
+
+def test_message_says_that_a_freeze_has_no_planned_end(admin_client: Client) -> None:
+    assert "until someone ends" in messages_of(add(admin_client))[0]
+
+
+@pytest.mark.parametrize(("namespace", "number"), [("", 3), ("shop", 2)])
+def test_page_of_a_freeze_in_force_counts_its_running_runs(
+    admin_client: Client, namespace: str, number: int
+) -> None:
+    jobs = [make_job(f"j{each}", namespace="shop" if each else "default") for each in range(3)]
+    for job in jobs:
+        make_run(job, state="running", started_at=database_now("default"))
+        make_run(job, NOON - timedelta(hours=1), state="succeeded")
+    freeze = control.freeze("deploy", namespace)
+    page = admin_client.get(page_url(freeze)).content.decode()
+    found = re.search(r'<a href="([^"]*state__exact=running[^"]*)">(\d+)</a>', page)
+    assert found
+    assert int(found[2]) == number
+    listed = admin_client.get(html.unescape(found[1]))
+    assert len(listed.context["cl"].result_list) == number
+    control.unfreeze(namespace)
+    assert "state__exact=running" not in admin_client.get(page_url(freeze)).content.decode()
+
+
+def test_number_of_running_runs_needs_the_permission_to_view_runs(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(make_job(), state="running", started_at=database_now("default"))
+    freeze = control.freeze("deploy")
+    client.force_login(User.objects.create_user("ann", is_staff=True))
+    log_in_as(("view_job", "freeze_jobs"), monkeypatch)
+    assert "state__exact=running" not in client.get(page_url(freeze)).content.decode()
 
 
 def test_a_frozen_scope_can_be_frozen_again(admin_client: Client) -> None:

@@ -19,17 +19,21 @@ from django.utils.functional import lazy
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone_name, localtime
+from django.utils.translation import gettext as _
 
+from django_dcron.db import clock
 from django_dcron.models import Job
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import State
 from django_dcron.utils import time_format
+from django_dcron.utils.durations import write_duration
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
 
 EMPTY = "-"
+MINUTE = timedelta(minutes=1)
 
 _STATES: dict[str, StrOrPromise] = dict(STATE_LABELS)
 _OUTCOMES: dict[str, StrOrPromise] = dict(OUTCOME_LABELS)
@@ -70,6 +74,20 @@ def duration_or_empty(value: timedelta | None) -> str:
 def time_ago_text(value: timedelta) -> str:
     """Format how long ago something happened, in the active language."""
     return time_format.format_time_ago(value).translate(translation)
+
+
+def time_left(at: datetime) -> str:
+    """Return the time left in whole minutes, so that a refreshed part changes once per minute."""
+    left = at - clock.now()
+    if left <= -MINUTE:
+        late = -left
+        span = write_duration(late - late % MINUTE, " ")
+        return _("overdue by %(span)s") % {"span": span}
+    if left <= timedelta():
+        return _("now")
+    if left < MINUTE:
+        return _("in less than a minute")
+    return _("in %(span)s") % {"span": write_duration(left - left % MINUTE, " ")}
 
 
 def badge(kind: str, label: StrOrPromise) -> SafeString:

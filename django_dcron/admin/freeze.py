@@ -37,8 +37,8 @@ from django_dcron.admin.display import (
     moment_column,
     render_time,
     site_of,
+    time_left,
 )
-from django_dcron.admin.jobs.countdown import time_left
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.object_action import ActionResult, ObjectAction
 from django_dcron.admin.visibility import admin_scope

@@ -11,17 +11,14 @@ Invariants:
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from django_dcron.admin.display import render_time
+from django_dcron.admin.display import render_time, time_left
 from django_dcron.db import clock
 from django_dcron.policies.freezing import FreezeExtent
-from django_dcron.utils.durations import write_duration
-
-MINUTE = timedelta(minutes=1)
 
 
 def time_until(at: datetime, freeze: FreezeExtent | None) -> str:
@@ -54,17 +51,3 @@ def countdown_texts() -> dict[str, str]:
         "due": _("now"),
         "past": _("overdue by %(span)s") % placeholder,
     }
-
-
-def time_left(at: datetime) -> str:
-    """Return the time left in whole minutes, so that a refreshed part changes once per minute."""
-    left = at - clock.now()
-    if left <= -MINUTE:
-        late = -left
-        span = write_duration(late - late % MINUTE, " ")
-        return _("overdue by %(span)s") % {"span": span}
-    if left <= timedelta():
-        return _("now")
-    if left < MINUTE:
-        return _("in less than a minute")
-    return _("in %(span)s") % {"span": write_duration(left - left % MINUTE, " ")}

@@ -13,12 +13,14 @@ from django.urls import reverse
 from django.utils.html import escape, strip_tags
 from django.utils.timezone import now
 
+from django_dcron import control
 from django_dcron.admin.runs import page
 from django_dcron.admin.runs.admin import JOB_ARGUMENTS_NOTE
 from django_dcron.admin.runs.attempt_texts import CHARACTERS_SHOWN, indented_json
 from django_dcron.admin.runs.attempt_timeline import CLAIMED_EARLY, CLAIMED_LATE, PHASE_LABELS
 from django_dcron.admin.runs.page import ATTEMPTS_SHOWN
 from django_dcron.diagnosis.phases import PhaseKind
+from django_dcron.jobs.definitions import record_definition
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.policies.lifecycle import State
@@ -232,6 +234,20 @@ def test_page_hides_delivery_of_earlier_attempt(admin_client: Client, job: Job) 
     before = facts()
     Run.objects.update(deliveries=2)
     assert [value for label, value in facts() if (label, value) not in before] == ["12:00:00", "2"]
+
+
+def test_failed_run_says_why_it_was_not_retried(admin_client: Client, job: Job) -> None:
+    job.max_attempts = 3
+    control.save(job)
+    run = make_run(job, state="failed", started_at=NOON, finished_at=NOON)
+    name = "django_dcron.exceptions.PermanentFailure"
+    attempt = make_attempt(run, outcome="failed", exception_class=name, finished_at=NOON)
+    record_definition(job, attempt.pk)
+    expected = "Not retried: the attempt raised PermanentFailure."
+    assert expected in text_of(verdict_of(page_of(admin_client, run)))
+    Attempt.objects.update(number=3)
+    Run.objects.update(attempt=3)
+    assert "Not retried" not in text_of(verdict_of(page_of(admin_client, run)))
 
 
 # --- links ----------------------------------------------------------------------------------------

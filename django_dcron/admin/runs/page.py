@@ -61,6 +61,7 @@ from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.not_retried import why_not_retried
 from django_dcron.diagnosis.phases import phases_of_attempts
 from django_dcron.diagnosis.run_durations import run_duration, start_delay
 from django_dcron.diagnosis.run_history import replacing_run
@@ -225,6 +226,8 @@ class RunPage:
             near = self.now if run.state == State.RUNNING else run.scheduled_at
             at = render_time(run.cancel_requested_at, near)
             sentences.append(format_html(str(CANCEL_REQUESTED), time=at))
+        if not_retried := self._not_retried:
+            sentences.append(not_retried)
         if expected_end := self._expected_end:
             sentences.append(expected_end)
         if newer := replacing_run(run):
@@ -241,6 +244,16 @@ class RunPage:
                 format_html(text, count=run.missed_before, time=render_time(run.missed_from))
             )
         return sentences
+
+    @property
+    def _not_retried(self) -> SafeString | None:
+        latest = self.latest
+        if self.run.state != State.FAILED or latest is None or latest.number != self.run.attempt:
+            return None
+        traceback = self.texts["traceback"].text
+        failure = (latest.number, latest.outcome, latest.exception_class, traceback)
+        text = why_not_retried(*failure, self.latest_content)
+        return format_html("{}", text) if text else None
 
     @property
     def _expected_end(self) -> SafeString | None:

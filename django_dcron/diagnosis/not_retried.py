@@ -1,0 +1,51 @@
+"""Say why a failed attempt wasn't followed by another, if its row and definition show it.
+
+Invariants:
+
+- A sentence states only what is certain. The row records the class of the exception, but neither
+  its base classes nor a ``PermanentFailure`` that was raised from it.
+"""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext as _
+
+from django_dcron.jobs.representation import Document
+from django_dcron.policies.lifecycle import Outcome
+
+PERMANENT = frozenset(
+    f"django_dcron.exceptions.{name}"
+    for name in ("PermanentFailure", "UnknownTarget", "InvalidArguments")
+)
+"""The names of the exceptions that the retry policy never retries."""
+
+
+def why_not_retried(
+    number: int, outcome: str, exception_class: str, traceback: str, definition: Document
+) -> str:
+    """Return why attempt ``number``, the last one of a failed run, wasn't retried.
+
+    Returns an empty string if the run had no further attempts or if the reason isn't certain.
+    ``definition`` is the definition that the attempt executed, or empty if it is unrecorded.
+    """
+    is_last = number >= definition.get("max_attempts", 0)
+    if is_last or outcome != Outcome.FAILED or not exception_class:
+        return ""
+    never, allowed = definition["never_retry_on"], definition["retry_on"]
+    name = exception_class.rpartition(".")[2]
+    values = {"exception": name}
+    if exception_class in PERMANENT:
+        return _("Not retried: the attempt raised %(exception)s.") % values
+    names = frozenset({name, exception_class})
+    if names & set(never):
+        return _("Not retried: never_retry_on of the job lists %(exception)s.") % values
+    if "PermanentFailure" in traceback and not (never or allowed):
+        # Nothing else forbids a retry: PermanentFailure was raised from the exception.
+        return _("Not retried: the attempt raised %(exception)s.") % {
+            "exception": "PermanentFailure"
+        }
+    if never or "PermanentFailure" in traceback:
+        return ""  # a base class may be listed, or the failure may be permanent
+    if allowed and not names & set(allowed):
+        return _("Not retried: retry_on of the job doesn't list %(exception)s.") % values
+    return ""

@@ -1,4 +1,4 @@
-"""Describe the effect of a job's misfire policy in words."""
+"""Describe the effects of a job's misfire policy and start deadline in words."""
 
 from __future__ import annotations
 
@@ -26,3 +26,12 @@ def misfire_effect(job: Job) -> str:
     }
     grace = write_duration(job.misfire_grace, " ")
     return texts[job.misfire.policy] % {"grace": grace, "limit": job.catchup_limit}
+
+
+def start_deadline_effect(job: Job) -> str:
+    """Return when the job's runs start no longer; empty without a start deadline."""
+    if job.start_deadline is None:
+        return ""
+    deadline = write_duration(job.start_deadline, " ")
+    text = _("No run starts later than %(deadline)s after it's due, except backfilled runs.")
+    return text % {"deadline": deadline}

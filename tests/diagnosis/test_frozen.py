@@ -11,7 +11,7 @@ from django_dcron import control
 from django_dcron.diagnosis.doctor.findings import Code
 from django_dcron.diagnosis.doctor.report import Report, examine
 from django_dcron.diagnosis.doctor.window import Window
-from django_dcron.diagnosis.misfire_effect import misfire_effect
+from django_dcron.diagnosis.misfire_effect import misfire_effect, start_deadline_effect
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.diagnosis.why.explanation import Answer, explain
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
@@ -177,6 +177,11 @@ def test_why_says_what_the_misfire_policy_does_after_the_freeze(
     last = explain(job, run.scheduled_at).sentences[-1]
     assert last.params == {"policy": str(policy), "effect": misfire_effect(job)}
     assert misfire_effect(job) in last
+    assert start_deadline_effect(job) == ""
+    job.start_deadline = 5 * MINUTE
+    last = explain(job, run.scheduled_at).sentences[-1]
+    assert start_deadline_effect(job)
+    assert last.endswith(start_deadline_effect(job))
 
 
 @pytest.mark.parametrize("values", [{"attempt": 2}, {"trigger": "backfill"}])

@@ -9,7 +9,7 @@ from datetime import timedelta
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.diagnosis.misfire_effect import misfire_effect
+from django_dcron.diagnosis.misfire_effect import misfire_effect, start_deadline_effect
 from django_dcron.models import Job
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.overlap import OverlapPolicy
@@ -33,10 +33,8 @@ class Explanation:
 def misfire_texts(job: Job) -> Iterator[Explanation]:
     """Describe what happens to occurrences that can't start in time."""
     yield Explanation(f"misfire_{job.misfire.policy}", misfire_effect(job))
-    if job.start_deadline is not None:
-        deadline = write_duration(job.start_deadline, " ")
-        text = _("No run starts later than %(deadline)s after it's due, except backfilled runs.")
-        yield Explanation("start_deadline", text % {"deadline": deadline})
+    if text := start_deadline_effect(job):
+        yield Explanation("start_deadline", text)
 
 
 def overlap_texts(job: Job, shortest_gap: timedelta | None) -> Iterator[Explanation]:

@@ -9,7 +9,7 @@ from django.utils.translation import ngettext
 
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.misfire_effect import misfire_effect
+from django_dcron.diagnosis.misfire_effect import misfire_effect, start_deadline_effect
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.sentence import Sentence
@@ -42,8 +42,8 @@ def freeze_sentences(data: ExplanationData, freezes: Iterable[Freeze]) -> Iterat
 def after_freeze(job: Job) -> Sentence:
     """Return what becomes of an occurrence of the job's schedule after a freeze."""
     text = _("After the freeze, the misfire policy %(policy)s applies: %(effect)s")
-    policy, effect = str(job.misfire.policy), misfire_effect(job)
-    return Sentence("after_freeze", text, policy=policy, effect=effect)
+    effect = f"{misfire_effect(job)} {start_deadline_effect(job)}".rstrip()
+    return Sentence("after_freeze", text, policy=str(job.misfire.policy), effect=effect)
 
 
 def start_after_freeze() -> Sentence:

@@ -189,7 +189,7 @@ def test_why_says_that_other_runs_can_start_after_the_freeze(
     clock: ManualClock, values: dict[str, Any]
 ) -> None:
     """The misfire policy doesn't apply to them."""
-    run = make_run(make_job(schedule="@never"), **values)
+    run = make_run(make_job(schedule="@never"), scheduled_at=START, **values)
     control.freeze("deploy")
     assert codes(explain(run.job, run.scheduled_at))[-1] == "start_after_freeze"
 

@@ -77,7 +77,8 @@ def test_success_ends_the_run_as_succeeded() -> None:
 
 
 def test_success_of_a_shadow_says_that_nothing_was_executed() -> None:
-    run = running(target="shadow:tests.app.tasks.ok")
+    job = make_idle_job(target="shadow:tests.app.tasks.ok")
+    run = make_run(job, "running", scheduled_at=database_now("default").replace(microsecond=0))
     assert end_attempt(run, 1, SUCCEEDED, attempt_of(run).token)
     Job.objects.filter(pk=run.job_id).update(target="tests.app.tasks.ok")
     after = reread(run)

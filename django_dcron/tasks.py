@@ -128,9 +128,10 @@ def report_state(state: Any) -> list[dict[str, Any]]:
 
 @celeryd_init.connect(weak=False)
 def _require_valid_settings(**kwargs: Any) -> None:
-    """End a worker whose settings are invalid: each of its runs would fail.
+    """End a worker whose settings are invalid, as each command of Django ends.
 
-    Celery runs Django's system checks in a worker, but ignores what they find.
+    Celery runs Django's system checks in a worker, but ignores what they find. Runs would then fail
+    or stay queued.
     """
     if problems := [problem for setting in Settings.all() if (problem := setting.problem())]:
         text = "The worker can't start, because settings of django-dcron are invalid:"

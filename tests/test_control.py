@@ -146,6 +146,28 @@ def test_idempotency_key_with_other_arguments_is_refused(other: dict[str, Any]) 
     assert Run.objects.count() == 1
 
 
+@pytest.mark.parametrize("given", [{"args": [(1, 2)]}, {"kwargs": {"m": {1: 2}}}], ids=str)
+def test_arguments_of_an_idempotency_key_are_compared_as_json(given: dict[str, Any]) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo")
+    run = control.trigger(job, **given, idempotency_key="order-7")
+    assert control.trigger(job, **given, idempotency_key="order-7") == run
+    assert control.trigger_many([job, job], **given, idempotency_key="order-7") == [run, run]
+
+
+def test_idempotency_key_returns_its_run_although_the_target_is_gone() -> None:
+    job = make_idle_job(target="tests.app.tasks.echo")
+    run = control.trigger(job, args=[1], idempotency_key="order-7")
+    Job.objects.filter(pk=job.pk).update(target="tests.app.tasks.gone")
+    job.refresh_from_db()
+    assert control.trigger(job, args=[1], idempotency_key="order-7") == run
+    other = make_idle_job()
+    Job.objects.filter(pk=other.pk).update(target="tests.app.tasks.gone")
+    other.refresh_from_db()
+    found, error = control.trigger_many([job, other], args=[1], idempotency_key="order-7")
+    assert found == run
+    assert isinstance(error, UnknownTarget)
+
+
 @pytest.mark.parametrize("key", ["", "x" * 121])
 def test_invalid_idempotency_key_is_refused(key: str) -> None:
     with refusal(InvalidValue, "invalid_length", field="idempotency_key"):

@@ -18,6 +18,8 @@ PERMANENT = frozenset(
     for name in ("PermanentFailure", "UnknownTarget", "InvalidArguments")
 )
 """The names of the exceptions that the retry policy never retries."""
+PERMANENT_FAILURE = "django_dcron.exceptions.PermanentFailure"
+"""The beginning of the line of a traceback that names this exception."""
 
 
 def why_not_retried(
@@ -39,12 +41,14 @@ def why_not_retried(
     names = frozenset({name, exception_class})
     if names & set(never):
         return _("Not retried: never_retry_on of the job lists %(exception)s.") % values
-    if "PermanentFailure" in traceback and not (never or allowed):
+    is_mentioned = "PermanentFailure" in traceback
+    is_raised = any(line.startswith(PERMANENT_FAILURE) for line in traceback.splitlines())
+    if is_raised and not (never or allowed):
         # Nothing else forbids a retry: PermanentFailure was raised from the exception.
         return _("Not retried: the attempt raised %(exception)s.") % {
             "exception": "PermanentFailure"
         }
-    if never or "PermanentFailure" in traceback:
+    if never or is_mentioned:
         return ""  # a base class may be listed, or the failure may be permanent
     if allowed and not names & set(allowed):
         return _("Not retried: retry_on of the job doesn't list %(exception)s.") % values

@@ -85,6 +85,7 @@ def read_facts(namespace: str = "", now: datetime | None = None) -> SystemFacts:
         jobs = jobs.filter(namespace=namespace)
     facts: dict[str, Any] = {
         "now": now,
+        "namespace": namespace,
         "redeliver_after": settings.REDELIVER_AFTER,
         "dispatcher": settings.DISPATCHER,
         "autostart": settings.AUTOSTART,

@@ -6,6 +6,7 @@ changes nothing. ``trigger_many`` has one transaction for each batch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -69,8 +70,12 @@ def trigger(
         _check_key(idempotency_key)
     _check_storable("args", args)
     _check_storable("kwargs", kwargs)
+    columns: dict[str, Any] = {"args": args, "kwargs": kwargs, "idempotency_key": idempotency_key}
+    # A repeated request returns its run, even if the target no longer accepts the arguments.
+    if idempotency_key is not None and (run := _run_with_key(job, columns, alias_for(Run))):
+        return run
     _check_arguments(job, args, kwargs)
-    return _make_run(job, Trigger.MANUAL, args=args, kwargs=kwargs, idempotency_key=idempotency_key)
+    return _make_run(job, Trigger.MANUAL, **columns)
 
 
 def trigger_many(
@@ -106,6 +111,10 @@ def trigger_many(
             results[position] = error
         else:
             accepted.append(position)
+    if idempotency_key is not None:
+        results |= _existing_runs(
+            {position: jobs[position] for position in results}, columns, using
+        )
 
     def create(batch: Sequence[int]) -> BatchResult:
         if len(batch) == 1:
@@ -228,12 +237,8 @@ def _make_run(
     now = database_now(using)
     for _try in range(MAX_TRIES):
         if idempotency_key is not None:
-            existing = (
-                Run.objects.using(using).filter(job=job, idempotency_key=idempotency_key).first()
-            )
-            if existing is not None:
-                if error := _key_error(existing, columns):
-                    raise error
+            requested = columns | {"idempotency_key": idempotency_key}
+            if existing := _run_with_key(job, requested, using):
                 return existing
         try:
             with transaction.atomic(using=using):
@@ -265,9 +270,37 @@ def _make_run(
     )
 
 
+def _run_with_key(job: Job, requested: Mapping[str, Any], using: str) -> Run | None:
+    """Return the job's run with the requested idempotency key, or None.
+
+    Raises ``IdempotencyKeyReused`` if the run has other arguments.
+    """
+    key = requested["idempotency_key"]
+    run = Run.objects.using(using).filter(job=job, idempotency_key=key).first()
+    if run is not None and (error := _key_error(run, requested)):
+        raise error
+    return run
+
+
+def _existing_runs(
+    jobs: Mapping[int, Job], requested: Mapping[str, Any], using: str
+) -> dict[int, Run | Exception]:
+    """Return the runs with the requested key, or their errors, by the positions of their jobs."""
+    found: dict[int, Run | Exception] = {}
+    for position, job in jobs.items():
+        try:
+            if run := _run_with_key(job, requested, using):
+                found[position] = run
+        except IdempotencyKeyReused as error:
+            found[position] = error
+    return found
+
+
 def _key_error(run: Run, requested: Mapping[str, Any]) -> IdempotencyKeyReused | None:
     """Return the error if ``run`` has the requested idempotency key, but other arguments."""
-    if all(same_json(getattr(run, name), requested[name]) for name in ("args", "kwargs")):
+    # Stored values are JSON, in which a tuple is a list and each key is text.
+    args, kwargs = (json.loads(json.dumps(requested[name])) for name in ("args", "kwargs"))
+    if same_json(run.args, args) and same_json(run.kwargs, kwargs):
         return None
     return IdempotencyKeyReused(
         _(

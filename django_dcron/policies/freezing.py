@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django_dcron.policies.lifecycle import Trigger
 
+USUAL_START_DELAY = timedelta(seconds=5)
+"""Normally, a run starts within this time after it is due."""
 ALL_NAMESPACES = ""
 AUTOMATIC = frozenset({Trigger.SCHEDULE, Trigger.BACKFILL, Trigger.CHAIN})
 """The triggers of runs that a freeze holds back."""
@@ -41,11 +43,11 @@ class FreezeExtent:
         return self.namespace in (ALL_NAMESPACES, namespace)
 
     def delayed(self, due_at: datetime) -> bool:
-        """Return whether the freeze was in force when a run fell due.
+        """Return whether the freeze was in force when a run fell due, or soon after.
 
-        A run that was due before the freeze began could have started, so something else delayed it.
+        A run that was due earlier would have started if nothing else had delayed it.
         """
-        return self.since <= due_at and self.is_in_force(due_at)
+        return self.since <= due_at + USUAL_START_DELAY and self.is_in_force(due_at)
 
 
 def holding_freeze(

@@ -11,14 +11,17 @@ _URL_START = re.compile(rf"\b[A-Za-z][\w+.-]{{0,30}}://(?!{HIDDEN})")
 _URL_END = re.compile(r"[^\s'\"]*")
 _URL = re.compile(r"\b([A-Za-z][\w+.-]{0,30})://[^\s'\"]+")
 _CREDENTIALS = re.compile(r"(?P<scheme>\b[A-Za-z][\w+.-]{0,30})?://(?P<rest>\S{0,500})@")
-_WITHOUT_USERINFO = re.compile(r"[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+[/?#][^:]*")
-"""A host name and a part of the path, query or fragment.
+_WITHOUT_USERINFO = re.compile(
+    r"[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+/(?:[^:@?#]*[?#][^:]*|)"
+)
+"""A host name, and a path before a query, or the beginning of the path ``/@user``.
 
-Without a colon, the text contains neither a second URL nor a user name with a password.
+An at sign later in a path may end a user name that contains a slash. Without a colon, the text
+contains neither a second URL nor a user name with a password.
 """
 _WEB_SCHEMES = ("http", "https")
 _PASSWORD_WITH_SPACES = re.compile(
-    r"://[^\s:/?#@\[\]]{0,100}:(?![0-9]{1,5}(?:[/?#\s,;.)]|$))\S[^\n]{0,500}@"
+    r"://[^\s:/?#@\[\]]{0,100}:(?![0-9]{1,5}(?:[/?#\s,;:.)]|$))\S[^\n]{0,500}@"
 )
 """User and password before an at sign. A port number isn't taken for a password."""
 _PORT = re.compile(r"(could not be cast to integer value as ).*", re.DOTALL)

@@ -49,7 +49,10 @@ def test_each_key_has_its_own_places_while_workers_and_nodes_are_killed(cluster:
     """The keys come from the arguments of the jobs and of triggered runs."""
     limit = control.save_limit(Limit(name="api", key=WITH_KEY, max_running=2))
     start_for_each_customer(cluster, limit, every=4)
-    triggered = make_job(target=WITNESS, schedule="@never", limit=limit, overlap_policy="allow")
+    retried = {"max_attempts": 5, "retry_backoff": SECOND}  # workers are killed
+    triggered = make_job(
+        target=WITNESS, schedule="@never", limit=limit, overlap_policy="allow", **retried
+    )
     for number in (1, 2, 3) * 4:
         control.trigger(triggered, kwargs={"seconds": 0.3, "number": number})
     cluster.run_for(12)

@@ -234,7 +234,7 @@ def test_why_does_not_blame_a_freeze_that_began_after_the_run_was_due(clock: Man
     job = make_job(schedule="@never", misfire_policy="skip")
     due = START + MINUTE
     run = make_run(job, "missed", scheduled_at=due, due_at=due, finished_at=due + HOUR)
-    clock.advance(MINUTE + timedelta(seconds=2))
+    clock.advance(MINUTE + timedelta(seconds=6))
     control.freeze("deploy", until=clock.now() + MINUTE)
     clock.advance(HOUR)
     answer = explain(job, run.scheduled_at)

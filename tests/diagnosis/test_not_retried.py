@@ -54,6 +54,7 @@ def test_permanent_failure_that_was_raised_from_the_exception_is_named() -> None
         {"never_retry_on": ["RequestException"]},
         {"never_retry_on": ["RequestException"], "retry_on": ["OSError"]},
         {"retry_on": ["OSError"], "traceback": "django_dcron.exceptions.PermanentFailure"},
+        {"traceback": "    raise error  # not a django_dcron.exceptions.PermanentFailure"},
         {"retry_on": ["OSError"], "outcome": "lost", "exception_class": ""},
         {"retry_on": ["OSError"], "outcome": "timed_out"},
         {"retry_on": ["OSError"], "number": 3},

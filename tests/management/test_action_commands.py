@@ -245,6 +245,21 @@ def test_run_keeps_waiting_during_an_outage_of_the_database(
     assert message.endswith(f"To see how it ended: manage.py dcron history {run.pk}")
 
 
+@pytest.mark.django_db(transaction=True)
+def test_run_stops_waiting_if_a_query_of_its_cause_fails_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def timed_out(run: Run) -> None:
+        raise OperationalError("statement timeout")
+
+    monkeypatch.setattr(run_watch, "time", fake_time := FakeTime())
+    monkeypatch.setattr(run_watch, "absence_for", timed_out)
+    make_idle_job(name="idle")
+    code, message = call("run", "idle")
+    assert (code, message.count("waiting for the database: statement timeout\n")) == (1, 1)
+    assert fake_time.passed < 2 * run_watch.ABSENCE_TIMEOUT
+
+
 def test_overdue_queued_run_means_worker_is_missing(settings: Settings) -> None:
     settings.DCRON_DISPATCHER = "celery"
     job = make_idle_job(name="idle")

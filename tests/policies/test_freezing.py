@@ -77,11 +77,12 @@ def test_one_of_several_freezes_is_enough() -> None:
         (-2, 1, True),
         (-2, None, True),
         (0, 1, True),
+        (0.05, None, True),
         (0.1, None, False),
         (2, None, False),
     ],
 )
-def test_freeze_delays_runs_that_fall_due_while_it_is_in_force(
+def test_freeze_delays_runs_that_are_due_from_shortly_before_it_begins(
     since: float, until: int | None, expected: bool
 ) -> None:
     """Times are in minutes. The run is due at 0."""

@@ -150,7 +150,12 @@ STALLED: dict[str, Any] = {
     ("given", "expected"),
     [
         ({"running": 1}, []),
-        ({"without_broker": NamedCount(1)}, [(P.BROKER_UNREACHABLE, WARNING)]),
+        ({"namespace": "shop"}, []),
+        (
+            {"without_broker": NamedCount(1), "live_nodes": 2},
+            [(P.QUEUE_STALLED, WARNING), (P.BROKER_UNREACHABLE, WARNING)],
+        ),
+        ({"without_broker": NamedCount(1), "live_nodes": 1}, [(P.BROKER_UNREACHABLE, WARNING)]),
         ({"workers": ()}, [(P.NO_WORKER, WARNING)]),
         ({"workers": None, "queues": (queue(),)}, [(P.NO_WORKER, ERROR)]),
         ({"queues": (queue("other"),)}, [(P.QUEUE_UNSERVED, ERROR)]),
@@ -1122,6 +1127,7 @@ def test_facts_default_to_a_system_without_work() -> None:
     assert {each.name: getattr(bare, each.name) for each in fields(bare)} == {
         "now": NOW,
         "redeliver_after": REDELIVER_AFTER,
+        "namespace": "",
         "dispatcher": "celery",
         "autostart": False,
         "database_read_only": False,

@@ -277,6 +277,15 @@ def test_end_of_a_backfilled_run_wakes_the_waiting_run(policy: str) -> None:
     assert (waiting.state, waiting.slot) == ("pending", Slot.RUNNING)
 
 
+def test_woken_run_has_not_been_sent() -> None:
+    """A worker took the message before the run waited. Nothing but another message starts it."""
+    job = make_idle_job(overlap_policy="queue_all")
+    run = make_run(job, State.WAITING, queued_at=database_now("default"), deliveries=2)
+    assert transitions.wake_next(job.pk) == run
+    run.refresh_from_db()
+    assert (run.state, run.deliveries, run.dispatched_at) == (State.PENDING, 0, None)
+
+
 def test_waiting_backfilled_run_is_not_woken_by_wake_next() -> None:
     job = make_idle_job(overlap_policy="queue_all")
     make_run(job, "waiting", trigger="backfill")

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
 from django.db.transaction import Atomic
 from django.utils import timezone
 
@@ -121,9 +121,12 @@ class TransactionEvents:
             patch.object(Atomic, "__enter__", before),
             patch.object(Atomic, "__exit__", after),
             patch.object(termination, "connections", never_closed),
-            patch.dict(
-                connection.settings_dict, DISABLE_SERVER_SIDE_CURSORS=True
-            ),  # a crash leaves cursors open
+            # A crash leaves cursors open. The code under test may replace the settings by a copy.
+            patch.object(
+                connections["default"],
+                "settings_dict",
+                connection.settings_dict | {"DISABLE_SERVER_SIDE_CURSORS": True},
+            ),
             connection.execute_wrapper(statement),
         ):
             yield

@@ -119,7 +119,8 @@ def test_unquoted_url_is_removed_up_to_the_last_at_sign_of_its_line(
     [
         "GET https://api.example.com/users?mail=a@b.c: 404",
         "https://medium.com/@user/post",
-        "HTTP://docs.example#@cron",
+        "HTTP://docs.example/@cron",
+        "redis://host:6379: refused; ask a@b.c",
         "https://host:8080 refused the connection; ask a@b.c",
         "redis://host:6379/0 refused the connection; ask a@b.c",
     ],
@@ -133,6 +134,8 @@ def test_url_without_user_name_and_password_is_shown(text: str) -> None:
     [
         ("https://user:hunter2@host.example/x", "https://…@host.example/x"),
         ("https://hunter2@host.example/x", "https://…@host.example/x"),
+        ("https://hunter.2/3@host.example/x", "https://…@host.example/x"),
+        ("https://hunter.2?3@host.example/x", "https://…@host.example/x"),
         ("redis://:hunt/er2@host", "redis://…@host"),
         ("redis://hunt.er2/x@host", "redis://…@host"),
         ("https://first.last/x:hunter2@host", "https://…@host"),

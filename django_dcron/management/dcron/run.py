@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connections
 
 from django_dcron import control
+from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import DcronError, InvalidArguments, UnknownTarget
 from django_dcron.jobs.sync import is_no_longer_declared
@@ -61,7 +63,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--idempotency-key",
         metavar="KEY",
-        help="return the existing run if one has this key",
+        help="use the run that has this key, if there is one; it must have the same arguments",
     )
     bulk_actions.add_confirmation(parser)
     waiting = parser.add_mutually_exclusive_group()
@@ -119,7 +121,8 @@ def _show_and_watch(
     except KeyboardInterrupt:
         # The interrupt may have left a query unfinished. Its connection can't send another one.
         connections[alias_for(Run)].close()
-        created.refresh_from_db()
+        with suppress(*UNAVAILABLE):
+            created.refresh_from_db()
     return WatchResult(created)
 
 

@@ -82,15 +82,16 @@ def watch_run(output: Output, run: Run, seconds: float | None) -> WatchResult:
                 # The run is read before its attempts: once it has ended, all of their data is
                 # written.
                 printer.show_attempts(_attempts(run.pk, printer.number))
-                outage.end()
                 if run.is_final:
                     return WatchResult(run)
                 if run.state != State.RUNNING and (run.attempt > 1 or waited >= EXPLAIN_WAIT_AFTER):
                     printer.explain_wait(run)
                 if seconds is None and (absent := absences.lasting(run, waited)):
                     return WatchResult(run, absent.absence, absent.message)
+                outage.end()
             except UNAVAILABLE as error:
                 outage.go_on(error, waited)
+                absences.forget()
             if seconds is not None and waited >= seconds:
                 return WatchResult(run)
             time.sleep(
@@ -130,12 +131,16 @@ class _Absences:
         self._checked_at = 0.0
         self._since: float | None = None
 
+    def forget(self) -> None:
+        """Measure from the next check on: nobody writes heartbeats in an outage of the database."""
+        self._since = None
+
     def lasting(self, run: Run, waited: float) -> FoundAbsence | None:
         """Return what has been missing for ``ABSENCE_TIMEOUT``, after ``waited`` seconds."""
         if waited - self._checked_at < CHECK_ABSENCE_EVERY:
             return None
-        self._checked_at = waited
         absent = absence_for(run)
+        self._checked_at = waited  # if the query fails, it is repeated at once
         if absent is None:
             self._since = None
             return None
@@ -197,9 +202,9 @@ class _Printer:
                 return
             text = f"attempt {run.attempt} "
             text += _due_in(run, ahead) if ahead > 0 else f"not started: {_cause_of_wait(run)}"
-        self._explained = run.attempt
         if self._may_give_up and absence_for(run):
             text += f"; waiting up to {ABSENCE_TIMEOUT:.0f} s"
+        self._explained = run.attempt
         self._bar.line(text, WARNING)
 
 

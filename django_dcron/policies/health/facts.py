@@ -110,6 +110,8 @@ class SystemFacts:
 
     now: datetime
     redeliver_after: timedelta
+    namespace: str = ""
+    """The namespace of the runs and jobs. Empty: all namespaces."""
     dispatcher: str = "celery"
     autostart: bool = False
     """Whether web processes run nodes."""

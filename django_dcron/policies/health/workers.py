@@ -172,7 +172,9 @@ def _is_queue_stalled(facts: SystemFacts) -> bool:
     Workers that are busy with long runs aren't a problem. An unreachable broker is one already, and
     so is a missing node if the nodes execute the runs.
     """
-    if facts.running or facts.without_broker:
+    if facts.namespace or facts.running:
+        return False  # the workers may be busy with runs of other namespaces
+    if facts.without_broker and facts.without_broker.number == facts.live_nodes:
         return False
     if facts.dispatcher == "thread" and not facts.live_nodes:
         return False

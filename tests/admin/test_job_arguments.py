@@ -409,6 +409,19 @@ def test_preview_of_a_new_job_ignores_empty_required_inputs(admin_client: Client
         assert ("argument-city" in fields) == refused
 
 
+def test_json_with_an_unknown_argument_opens_beside_an_error(admin_client: Client) -> None:
+    """A preview has shown the JSON, so only the input of the missing argument has an error."""
+    call = {"city": "Oslo", "unknown": 1}
+    sent = as_page(admin_client, add_url()) | {"target": OPEN, "kwargs": json.dumps(call)}
+    rendered = {"arguments_target": OPEN}
+    for shown, is_open in ((call, True), ({"city": "Oslo"}, False)):
+        rendered["arguments_json"] = json.dumps([[], shown])
+        refused = admin_client.post(add_url(), sent | rendered | {"kwargs": json.dumps(shown)})
+        arguments = refused.context["adminform"].form.arguments
+        assert list(arguments.inputs.errors) == ["password"]
+        assert arguments.opens_json is is_open
+
+
 def test_edited_json_without_a_required_argument_opens(admin_client: Client) -> None:
     job = make_job(target=OPEN, kwargs={"city": "Oslo", "password": "hunter2"})
     sent = as_page(admin_client, job_url(job)) | {"kwargs": '{"city": "Oslo"}'}

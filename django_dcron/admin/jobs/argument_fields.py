@@ -152,6 +152,7 @@ class JobArguments:
         """None if there are no inputs, for example because the target is unknown."""
         self.replaces_inputs = self.replaces_json = False
         """Whether a preview has to replace the inputs or the raw JSON in the page."""
+        self._errors_of_inputs: set[str] = set()
         if not form.is_bound:
             self._show(initial)
 
@@ -170,9 +171,17 @@ class JobArguments:
 
     @property
     def opens_json(self) -> bool:
-        """Whether the page opens the raw JSON: without inputs, or for an error of its own."""
-        has_error = not {"args", "kwargs"}.isdisjoint(self._form.errors)
-        return self.inputs is None or (has_error and not self.inputs.errors)
+        """Whether the page opens the raw JSON.
+
+        It does so without inputs, for an error that isn't one of an input, and beside any error if
+        the JSON has an argument that isn't a parameter of the target.
+        """
+        errors = (self._form.errors.get(name, ()) for name in ("args", "kwargs"))
+        messages = {str(message) for each in errors for message in each}
+        if self.inputs is None or not messages <= self._errors_of_inputs:
+            return True
+        known = {parameter.name for parameter in _parameters(self.target) or ()}
+        return bool(messages) and not self.call.kwargs.keys() <= known
 
     @property
     def as_json(self) -> str:
@@ -222,6 +231,7 @@ class JobArguments:
             for message in messages:
                 text = _("%(name)s: %(problem)s") % {"name": name, "problem": message}
                 self._form.add_error("kwargs", text)
+                self._errors_of_inputs.add(text)
 
     def _show_as_json(self, call: Call) -> None:
         """Replace the raw JSON of the form, so that the page shows ``call``."""

@@ -71,10 +71,13 @@ def trigger(
     _check_storable("args", args)
     _check_storable("kwargs", kwargs)
     columns: dict[str, Any] = {"args": args, "kwargs": kwargs, "idempotency_key": idempotency_key}
-    # A repeated request returns its run, even if the target no longer accepts the arguments.
-    if idempotency_key is not None and (run := _run_with_key(job, columns, alias_for(Run))):
-        return run
-    _check_arguments(job, args, kwargs)
+    try:
+        _check_arguments(job, args, kwargs)
+    except (UnknownTarget, InvalidArguments):
+        # A repeated request returns its run, even if the target no longer accepts the arguments.
+        if run := _run_with_key(job, columns, alias_for(Run)):
+            return run
+        raise
     return _make_run(job, Trigger.MANUAL, **columns)
 
 
@@ -111,10 +114,12 @@ def trigger_many(
             results[position] = error
         else:
             accepted.append(position)
-    if idempotency_key is not None:
-        results |= _existing_runs(
-            {position: jobs[position] for position in results}, columns, using
-        )
+    existing = _runs_with_key([jobs[position] for position in results], columns, using)
+    results |= {
+        position: existing[jobs[position].pk]
+        for position in results
+        if jobs[position].pk in existing
+    }
 
     def create(batch: Sequence[int]) -> BatchResult:
         if len(batch) == 1:
@@ -138,12 +143,8 @@ def _make_runs(
 
     Raises ``IntegrityError`` if a run can't be inserted.
     """
-    key = columns["idempotency_key"]
     with transaction.atomic(using=using):
-        existing: dict[int, Run | IdempotencyKeyReused] = {}
-        if key is not None:
-            runs = Run.objects.using(using).filter(job__in=jobs, idempotency_key=key)
-            existing = {run.job_id: _key_error(run, columns) or run for run in runs}
+        existing = _runs_with_key(jobs, columns, using)
         now = database_now(using)
         times = {"due_at": now, "claimed_at": now, "trigger": Trigger.MANUAL}
         created = Run.objects.using(using).bulk_create(
@@ -236,10 +237,9 @@ def _make_run(
     using = alias_for(Run)
     now = database_now(using)
     for _try in range(MAX_TRIES):
-        if idempotency_key is not None:
-            requested = columns | {"idempotency_key": idempotency_key}
-            if existing := _run_with_key(job, requested, using):
-                return existing
+        requested = columns | {"idempotency_key": idempotency_key}
+        if existing := _run_with_key(job, requested, using):
+            return existing
         try:
             with transaction.atomic(using=using):
                 run = Run.objects.using(using).create(
@@ -275,25 +275,24 @@ def _run_with_key(job: Job, requested: Mapping[str, Any], using: str) -> Run | N
 
     Raises ``IdempotencyKeyReused`` if the run has other arguments.
     """
-    key = requested["idempotency_key"]
-    run = Run.objects.using(using).filter(job=job, idempotency_key=key).first()
-    if run is not None and (error := _key_error(run, requested)):
-        raise error
-    return run
-
-
-def _existing_runs(
-    jobs: Mapping[int, Job], requested: Mapping[str, Any], using: str
-) -> dict[int, Run | Exception]:
-    """Return the runs with the requested key, or their errors, by the positions of their jobs."""
-    found: dict[int, Run | Exception] = {}
-    for position, job in jobs.items():
-        try:
-            if run := _run_with_key(job, requested, using):
-                found[position] = run
-        except IdempotencyKeyReused as error:
-            found[position] = error
+    found = _runs_with_key([job], requested, using).get(job.pk)
+    if isinstance(found, IdempotencyKeyReused):
+        raise found
     return found
+
+
+def _runs_with_key(
+    jobs: Sequence[Job], requested: Mapping[str, Any], using: str
+) -> dict[int, Run | IdempotencyKeyReused]:
+    """Return the run with the requested idempotency key by job, or its error.
+
+    Without a key, no job has such a run.
+    """
+    key = requested["idempotency_key"]
+    if key is None:
+        return {}
+    runs = Run.objects.using(using).filter(job__in=jobs, idempotency_key=key)
+    return {run.job_id: _key_error(run, requested) or run for run in runs}
 
 
 def _key_error(run: Run, requested: Mapping[str, Any]) -> IdempotencyKeyReused | None:

@@ -187,7 +187,7 @@ def _pass_on(
     for run_id, number in zip(chosen, free, strict=False):
         _places().filter(run=run_id).update(number=number)
     if woken := [run_id for run_id in chosen if run_id != joining]:
-        # None has been sent since it waits.
+        # None has been sent since it began to wait.
         _runs().waiting().filter(pk__in=woken).update(
             state=State.PENDING, node="", deliveries=0, reason=""
         )

@@ -194,7 +194,7 @@ def wake_next(job_id: int) -> Run | None:
         "slot": Slot.RUNNING,
         "slot_number": 0,
         "node": NOBODY,
-        "deliveries": 0,  # it hasn't been sent since it waits
+        "deliveries": 0,  # not sent since it began to wait
         "reason": "",
     }
     try:

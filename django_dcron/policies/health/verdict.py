@@ -93,18 +93,17 @@ class Verdict:
 
         It is a problem if no run is running, or after ``DCRON_REDELIVER_AFTER``.
         """
-        facts = self.facts
-        if facts.queued_since is None or facts.last_start is None:
+        facts, since = self.facts, workers.idle_since(self.facts)
+        if facts.last_start is None or since is None:
             return None
-        idle = facts.now - facts.last_start
-        if min(idle, facts.now - facts.queued_since) < workers.IDLE_QUEUE_AFTER:
+        if facts.now - since < workers.IDLE_QUEUE_AFTER:
             return None
         return ngettext(
             "%(number)s run is queued, and the last run started %(age)s ago.",
             "%(number)s runs are queued, and the last run started %(age)s ago.",
             facts.queued,
             number=bounded_number(facts.queued),
-            age=age_text(idle),
+            age=age_text(facts.now - facts.last_start),
         )
 
     @property

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from tests import databases, depth, flush, services
+from tests.lock_holder import has_usual_lock_limit
 from tests.pgbouncer import PgBouncer
 
 StartProcess = Callable[..., services.Process]
@@ -282,6 +283,28 @@ def start_worker(start_process: StartProcess) -> StartProcess:
         return worker
 
     return start
+
+
+@pytest.fixture(autouse=True)
+def no_limits_are_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves its limits or wrappers on the connection, which later tests use.
+
+    A test in a transaction leaves no limits, because its rollback restores them.
+    """
+    marker = request.node.get_closest_marker("django_db")
+    commits = "transactional_db" in request.fixturenames or (
+        marker is not None and marker.kwargs.get("transaction")
+    )
+    yield
+    connection = connections["default"]
+    wrappers, connection.execute_wrappers = connection.execute_wrappers, []
+    assert wrappers == []
+    if commits and connection.connection is not None and connection.vendor != "sqlite":
+        with request.getfixturevalue("django_db_blocker").unblock():
+            is_usual = has_usual_lock_limit()
+            if not is_usual:
+                connection.close()
+        assert is_usual, "the test has to lift its limits: Ticker.close, WaitLimits.lift"
 
 
 @pytest.fixture

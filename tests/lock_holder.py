@@ -48,3 +48,14 @@ def lock_limit() -> object:
     with connection.cursor() as cursor:
         cursor.execute(queries[connection.vendor])
         return cursor.fetchone()[0]
+
+
+def has_usual_lock_limit() -> bool:
+    """Return whether this session waits for locks as long as a new one does."""
+    queries = {
+        "postgresql": "SELECT current_setting('lock_timeout') = '0'",
+        "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout = @@GLOBAL.innodb_lock_wait_timeout",
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(queries[connection.vendor])
+        return bool(cursor.fetchone()[0])

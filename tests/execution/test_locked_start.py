@@ -121,4 +121,5 @@ def test_runs_are_no_longer_returned_after_the_redelivery_timeout(settings: Any)
     heartbeats = Heartbeats()
     heartbeats._to_return[make_run(make_idle_job(), "queued").pk, 1] = 0.0
     heartbeats._return_unlocked_runs()
+    heartbeats._limits.lift()
     assert heartbeats._to_return == {}

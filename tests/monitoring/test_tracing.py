@@ -390,6 +390,7 @@ def test_spans_are_recorded_after_claim_and_dispatch(monkeypatch: pytest.MonkeyP
     node.clock.advance(3600)
     node.agenda.publish_due()
     node.ticker.mark_dispatched()
+    node.ticker.close()
     assert dispatches.seen == [waiting] * waiting
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from django.db import connection
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -108,6 +109,7 @@ class LifeOfRuns(RuleBasedStateMachine):
                 self._settle()
         finally:
             self._patches.close()
+            connection.close()  # which ends the limits of nodes that were killed
 
     def _settle(self) -> None:
         self.world.settle()

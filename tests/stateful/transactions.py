@@ -127,7 +127,12 @@ class TransactionEvents:
                 "settings_dict",
                 connection.settings_dict | {"DISABLE_SERVER_SIDE_CURSORS": True},
             ),
-            connection.execute_wrapper(statement),
+            # The nodes add wrappers for their limits. A killed node doesn't remove them.
+            patch.object(
+                connections["default"],
+                "execute_wrappers",
+                [*connection.execute_wrappers, statement],
+            ),
         ):
             yield
 

@@ -10,9 +10,11 @@ Invariants:
 - A node that lost its shards because it didn't reach the broker gets shards again once it has
   reached the broker for ``DCRON_LEASE``. An unstable broker therefore moves shards at most once per
   lease.
-- While the lock server is unreachable, the node is *degraded*: it leads the shards that hashing
-  assigns to it. Two nodes may then lead a shard for a moment. That costs time, but never creates a
-  second run.
+- While the locks are unreachable, the node is *degraded*: it leads the shards that hashing assigns
+  to it. Two nodes may then lead a shard for a moment. That costs time, but never creates a second
+  run.
+- Locks in an unreachable database don't make the node degraded. The outage is that of the database,
+  and the leases expire with the heartbeat.
 - The heartbeat has its own thread and database connection, so a slow claim never loses a lease. If
   the tick or the agenda hangs, the node withdraws, so that other nodes do its work.
 - A node renews its leases only while its last heartbeat is younger than ``DCRON_LEASE``. After
@@ -30,6 +32,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
+
+from django.db import DatabaseError, InterfaceError
 
 from django_dcron import __version__
 from django_dcron.conf import settings
@@ -122,7 +126,11 @@ class Membership:
         if self.degraded:
             return self._assigned
         now = self._clock.monotonic()
-        return frozenset(shard for shard, lease in self._leases.items() if lease.valid(now))
+        return frozenset(
+            shard
+            for shard, lease in self._leases.items()
+            if shard in self._assigned and lease.valid(now)
+        )
 
     @property
     def leases(self) -> int:
@@ -204,7 +212,7 @@ class Membership:
         except BaseException:
             self._renew_without_database()
             raise
-        self._renew()
+        self._renew(database_reachable=True)
         self._report_foreign_locks()
         return not self.shards <= before
 
@@ -301,10 +309,14 @@ class Membership:
         else:  # The row was deleted manually, or expired while the node was suspended.
             self.register()
 
-    def _renew(self) -> None:
+    def _renew(self, *, database_reachable: bool = False) -> None:
+        """Release the locks of other shards, and renew those of this node's shards.
+
+        ``database_reachable``: the heartbeat has just been written.
+        """
         held_before = set(self._leases)
         if not held_before and not self._assigned:
-            return  # There is nothing to renew, so the state of the lock server stays unknown.
+            return  # There is nothing to renew, so the state of the locks stays unknown.
         try:
             if to_release := held_before - self._assigned:
                 self._lock.release([self._lock_name(shard) for shard in to_release], self.id)
@@ -312,7 +324,9 @@ class Membership:
                 [self._lock_name(shard) for shard in self._assigned], self.id, settings.LEASE
             )
         except LockUnavailable as error:
-            self._report_lock(degraded=True, error=error)
+            in_database = isinstance(error.__cause__, (DatabaseError, InterfaceError))
+            if database_reachable or not in_database:  # Otherwise, the tick reports the outage.
+                self._report_lock(degraded=True, error=error)
             return
         self._leases = {_shard(lease.name): lease for lease in leases}
         self._report_lock(degraded=False)
@@ -361,20 +375,20 @@ class Membership:
         return f"{self.namespace}:shard:{shard}/{settings.SHARDS}"
 
     def _report_lock(self, *, degraded: bool, error: Exception | None = None) -> None:
-        """Log one line when the lock server becomes unreachable, and one when it is back."""
+        """Log one line when the locks become unreachable, and one when they are back."""
         if degraded == self.degraded:
             return
         self.degraded = degraded
         if degraded:
             logger.error(
-                "lock server unreachable, assigning shards by hash: node=%s error=%s",
+                "locks unreachable, assigning shards by hash: node=%s error=%s",
                 self.name,
                 error,
                 extra={"event": "degraded", "node": self.name},
             )
         else:
             logger.info(
-                "lock server reachable again: node=%s",
+                "locks reachable again: node=%s",
                 self.name,
                 extra={"event": "recovered", "node": self.name},
             )

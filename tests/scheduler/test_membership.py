@@ -3,11 +3,13 @@
 import logging
 import os
 import platform
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, ProgrammingError, connection
 from pytest_django import Settings
 
 from django_dcron.db.clock import ClusterClock
@@ -15,6 +17,7 @@ from django_dcron.db.now import database_now
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lease, Lock, get_lock
 from django_dcron.models import Node
+from django_dcron.models.lease import LockLease
 from django_dcron.scheduler import membership as module
 from django_dcron.scheduler.dead_nodes import server_node_name
 from django_dcron.scheduler.membership import Membership
@@ -464,6 +467,58 @@ def test_node_without_database_and_lock_leads_nothing(monkeypatch: pytest.Monkey
         a.beat(agenda=0)
     assert a.degraded
     assert a.shards == frozenset()
+
+
+@contextmanager
+def database_outage() -> Iterator[None]:
+    """Make every statement of this connection fail."""
+
+    def fail(*args: Any) -> None:
+        raise OperationalError("gone")
+
+    with connection.execute_wrapper(fail):
+        yield
+
+
+def test_outage_of_a_database_with_the_locks_is_no_outage_of_the_locks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The node's tick logs the outage. A second message about the locks would be misleading."""
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+    a = node(get_lock("database"))
+    caplog.clear()
+    with database_outage():
+        for _ in range(2):
+            with pytest.raises(OperationalError):
+                a.beat(agenda=0)
+            assert (a.degraded, a.shards) == (False, ALL), "the leases are still valid"
+        a.withdraw()
+        assert (a.degraded, a.shards) == (False, frozenset())
+    beat(a, times=1)
+    assert a.shards == ALL
+    assert not Node.objects.get().degraded
+    assert events(caplog, "degraded", "recovered") == []
+
+
+def test_locks_that_fail_in_a_reachable_database_make_the_node_degraded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+    lock = get_lock("database")
+    a = node(lock)
+
+    def deny(execute: Callable[..., Any], sql: str, *args: Any) -> Any:
+        if LockLease._meta.db_table in sql:
+            raise ProgrammingError("permission denied")
+        return execute(sql, *args)
+
+    with connection.execute_wrapper(deny):
+        beat(a)
+        assert (a.degraded, a.shards) == (True, ALL)
+    beat(a)
+    assert not a.degraded
+    assert events(caplog, "degraded", "recovered") == ["degraded", "recovered"]
+    assert logged(caplog, "degraded", "permission denied", node="a")
 
 
 def unreachable_for(membership: Membership, seconds: float) -> None:

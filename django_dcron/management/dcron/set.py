@@ -9,6 +9,7 @@ Exit codes:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -43,9 +44,9 @@ from django_dcron.targets import restore_secrets
 from django_dcron.utils.json_values import same_json
 
 HELP = (
-    "Change fields of a job. Text needs no quotes; lists and objects are JSON. FIELD= sets an "
-    "empty text, or null if the field can be null. All fields are changed or none. Exit code 2: "
-    "invalid input, and nothing was changed."
+    "Change fields of a job. Text needs no quotes; lists and objects are JSON; durations need a "
+    "unit, such as 10m. FIELD= sets an empty text, or null if the field can be null. All fields "
+    "are changed or none. Exit code 2: invalid input, and nothing was changed."
 )
 EXAMPLES = """
 set nightly-report schedule='30 4 * * MON-FRI' timezone=Europe/Berlin
@@ -58,6 +59,7 @@ PAUSE = ("enabled", "pause_reason", "paused_until")
 SETTABLE = {
     name: field for name, field in JOB_FIELDS.items() if field.writable and name not in PAUSE
 }
+WITHOUT_UNIT = re.compile(r"\d+(\.\d+)?")
 NULL = "null"
 CHOICE = "invalid_choice"
 """The code of Django's error, which doesn't name the choices."""
@@ -132,6 +134,11 @@ def _parse(field: FieldFormat, text: str, job: Job) -> Any:
         now = database_now(alias_for(Job))
         zone = timezone.get_current_timezone()
         return field.read(parse_time_option(field.name, text, now, zone))
+    if field.format is ValueFormat.DURATION and WITHOUT_UNIT.fullmatch(text) and float(text):
+        raise usage_error(
+            f"{field.name}: {quoted_json(text)}: The duration has no unit. Enter {text}s for "
+            f"seconds, {text}m for minutes or {text}h for hours."
+        )
     if field.format in NOT_JSON:
         return field.read(text)
     try:

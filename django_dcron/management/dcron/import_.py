@@ -211,6 +211,12 @@ class ImportResult:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
+    if options["shadow"] and options["disabled"]:
+        raise usage_error(
+            "--shadow and --disabled can't be used together, because a paused shadow records no "
+            "runs to compare. Use only --shadow to compare the schedulers first, or only "
+            "--disabled to keep new jobs paused until the handover."
+        )
     out, contents = Output(command, options), read_source(options)
     if options["report"]:
         report(out, options, contents)

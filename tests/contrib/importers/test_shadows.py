@@ -21,6 +21,7 @@ from django_dcron.contrib.importers.report import (
 from django_dcron.contrib.importers.source_contents import SourceEntry, SourceRuns
 from django_dcron.contrib.importers.writing import apply_entry_plans
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
+from django_dcron.management.dcron.exits import USAGE_ERROR
 from django_dcron.management.dcron.import_report import difference_reason
 from django_dcron.management.dcron.output import iso, time_text
 from django_dcron.models import Job, Run
@@ -70,6 +71,15 @@ def test_shadow_checks_arguments_and_does_nothing() -> None:
 def test_shadow_of_an_unknown_target_is_refused() -> None:
     with refusal(UnknownTarget, "unknown_target", target="'tests.app.tasks.gone'"):
         targets.get("shadow:tests.app.tasks.gone")
+
+
+def test_new_jobs_cant_be_both_shadows_and_paused(tmp_path: Path) -> None:
+    crontab = tmp_path / "crontab"
+    crontab.write_text("* * * * * echo\n")
+    result = call("import", str(crontab), "--format", "crontab", "--shadow", "--disabled")
+    assert result.code == USAGE_ERROR
+    assert "--shadow and --disabled" in result.err
+    assert "Use only --shadow" in result.err
 
 
 @pytest.mark.django_db(transaction=True)

@@ -18,7 +18,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.admin.jobs.job_actions import ACTIONS as JOB_ACTIONS
 from django_dcron.admin.runs.admin import ACTIONS as RUN_ACTIONS
-from django_dcron.diagnosis.overlap_caution import CAUTIONS
+from django_dcron.diagnosis.start_caution import CAUTIONS
 from django_dcron.jobs import pausing
 from django_dcron.jobs.action_texts import paused_text, resumed_text
 from django_dcron.models import AuditAction, Job, Run
@@ -90,6 +90,19 @@ def test_starting_a_run_warns_of_an_unfinished_one(
         created, *cautions = messages(_press(admin_client, row, action))
         assert "Created" in created, "it may wait before it starts"
         assert cautions == [f"“{escape(row)}”: {escape(text)}" for text in caution]
+
+
+def test_starting_a_run_of_a_shadow_warns_that_nothing_is_executed(admin_client: Client) -> None:
+    shadow = make_job("a", target="shadow:tests.app.tasks.ok", overlap_policy="skip")
+    finished = make_run(shadow, state="succeeded", finished_at=timezone.now())
+    text = "The job is a shadow. The run is recorded, but tests.app.tasks.ok isn't executed."
+
+    for row, action in ((shadow, "run_now"), (shadow, "run_with"), (finished, "rerun")):
+        created, *cautions = messages(_press(admin_client, row, action, args="[]", kwargs="{}"))
+        assert "Created" in created
+        assert cautions == [f"“{escape(row)}”: {escape(text)}"]
+    _created, caution = messages(_choose(admin_client, "run_now", shadow, make_job("b")))
+    assert caution == f"“{shadow}”: {escape(text)}"
 
 
 # --- run with other arguments ---------------------------------------------------------------------

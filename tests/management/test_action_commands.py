@@ -61,6 +61,9 @@ def document(*arguments: str) -> tuple[int, Any]:
     return answer.code, answer.json
 
 
+SHADED = (
+    "shaded: The job is a shadow. The run is recorded, but tests.app.tasks.fail isn't executed."
+)
 RUN_CALM = """
 import signal
 from django.core.management import execute_from_command_line
@@ -101,8 +104,10 @@ def test_run_follows_run_until_it_ends(start_runcron: StartProcess) -> None:
     assert all(re.fullmatch(*pair) for pair in zip(patterns, lines, strict=True)), message
 
     code, message = call("run", "shaded", "--timeout", "60s")
-    assert (code, message.splitlines()[-1].split(":")[0]) == (0, "shaded is a shadow")
+    assert (code, message.splitlines()[-1]) == (0, SHADED)
     assert "shaded succeeded" not in message
+
+    assert call("run", "shaded", "--no-wait")[1].splitlines()[1:] == [SHADED]
 
     code, message = call("run", "bad", "--timeout", "60s")
     run = Run.objects.get(job__name="bad")

@@ -44,7 +44,7 @@ from django_dcron.admin.runs.page import PARTS, RunPage, run_page_part
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis import chains
 from django_dcron.diagnosis.chain_graph import chain_of_run
-from django_dcron.diagnosis.overlap_caution import overlap_caution
+from django_dcron.diagnosis.start_caution import start_caution
 from django_dcron.jobs.action_texts import cancelled_text, rerun_text
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Trigger
@@ -80,7 +80,7 @@ def _why_no_rerun(run: Run) -> str:
 
 
 def _rerun(request: HttpRequest, run: Run) -> ActionResult:
-    caution = overlap_caution(run.job)
+    caution = start_caution(run.job)
     rerun = control.rerun(run)
     return ActionResult(rerun_text(rerun), rerun, caution)
 

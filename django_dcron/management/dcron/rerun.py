@@ -11,8 +11,8 @@ from django.utils import timezone
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.overlap_caution import overlap_caution
 from django_dcron.diagnosis.run_history import READ_LIMIT, read_run_history
+from django_dcron.diagnosis.start_caution import start_caution
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.queued_reruns import (
     RERUN_AT_ONCE,
@@ -141,7 +141,7 @@ def _name(run: Run) -> str:
 
 
 def _rerun(run: Run) -> ActionOutcome:
-    caution = overlap_caution(run.job)
+    caution = start_caution(run.job)
     made = control.rerun(run)
     text = f"rerun as {made.pk}"
     return ActionOutcome(f"{text}. {caution}" if caution else text, {"made": str(made.pk)})

@@ -15,6 +15,7 @@ from django.db import connections
 from django_dcron import control
 from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.start_caution import shadow_caution
 from django_dcron.exceptions import DcronError, InvalidArguments, UnknownTarget
 from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions, option_values
@@ -28,7 +29,6 @@ from django_dcron.management.dcron.run_absence import Absence
 from django_dcron.management.dcron.run_watch import ABSENCE_TIMEOUT, WatchResult, watch_run
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State
-from django_dcron.targets.shadow import PREFIX
 
 HELP = (
     "Run a job now, even if it is paused, and wait until it ends; show its log and progress. "
@@ -114,6 +114,8 @@ def _show_and_watch(
     try:
         if not output.is_json:
             output.line(f"{created.job}: run {created.pk}")
+            if not waits and (caution := shadow_caution(created.job)):
+                output.line(f"{created.job}: {caution}", WARNING)
             output.flush()
         if waits:
             seconds = None if timeout is None else timeout.total_seconds()
@@ -141,12 +143,8 @@ def _report_end(output: Output, watched: WatchResult) -> None:
         raise negative_result(f"{message}{stop} Details: manage.py dcron history {run.pk}")
     if output.is_json:
         return
-    if run.job.target.startswith(PREFIX):
-        output.line(
-            f"{run.job} is a shadow: the run is recorded, but its target "
-            f"{run.job.target.removeprefix(PREFIX)} isn't executed",
-            WARNING,
-        )
+    if caution := shadow_caution(run.job):
+        output.line(f"{run.job}: {caution}", WARNING)
     else:
         output.line(f"{run.job} succeeded", GOOD)
 
@@ -155,11 +153,15 @@ def _trigger_many(
     jobs: Sequence[Job], arguments: dict[str, Any]
 ) -> list[ActionOutcome | Exception]:
     return [
-        made
-        if isinstance(made, Exception)
-        else ActionOutcome(f"run {made.pk}", {"run": str(made.pk)})
-        for made in control.trigger_many(jobs, **arguments)
+        made if isinstance(made, Exception) else _outcome(job, made)
+        for job, made in zip(jobs, control.trigger_many(jobs, **arguments), strict=True)
     ]
+
+
+def _outcome(job: Job, made: Run) -> ActionOutcome:
+    caution = shadow_caution(job)
+    text = f"run {made.pk}"
+    return ActionOutcome(f"{text}. {caution}" if caution else text, {"run": str(made.pk)})
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:

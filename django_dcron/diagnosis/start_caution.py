@@ -1,15 +1,17 @@
-"""Warn users before they start a run of a job that has an unfinished run."""
+"""Warn users who start a run that executes nothing, or while an earlier run is unfinished."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Run
 from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
 from django_dcron.policies.slots import Slot
+from django_dcron.targets.shadow import PREFIX
 
 CAUTIONS = {
     OverlapPolicy.SKIP: gettext_lazy(
@@ -29,13 +31,31 @@ CAUTIONS = {
 }
 
 
-def overlap_caution(job: Job) -> str:
-    """Return what the overlap policy does to a new run; empty if no earlier run is unfinished."""
-    return overlap_cautions([job])[job.pk]
+def start_caution(job: Job) -> str:
+    """Return what a user who starts a run of this job should know; empty if there is nothing."""
+    return start_cautions([job])[job.pk]
 
 
-def overlap_cautions(jobs: Sequence[Job]) -> dict[int, str]:
-    """Return the caution of each job, by its primary key. See ``overlap_caution``."""
+def start_cautions(jobs: Sequence[Job]) -> dict[int, str]:
+    """Return the caution of each job, by its primary key. See ``start_caution``."""
+    overlaps = _overlap_cautions(jobs)
+    return {job.pk: " ".join(filter(None, (shadow_caution(job), overlaps[job.pk]))) for job in jobs}
+
+
+def shadow_caution(job: Job) -> str:
+    """Return that runs of the job execute nothing; empty if the job isn't a shadow."""
+    if not job.target.startswith(PREFIX):
+        return ""
+    return _("The job is a shadow. The run is recorded, but %(target)s isn't executed.") % {
+        "target": job.target.removeprefix(PREFIX)
+    }
+
+
+def _overlap_cautions(jobs: Sequence[Job]) -> dict[int, str]:
+    """Return what the overlap policy of each job does to a new run.
+
+    The text is empty if no earlier run is unfinished.
+    """
     cautions = {job.pk: CAUTIONS.get(read_overlap_policy(job.overlap_policy)) for job in jobs}
     holders = Run.objects.using(alias_for(Run)).filter(
         slot=Slot.RUNNING, job__in=[pk for pk, caution in cautions.items() if caution]

@@ -20,8 +20,10 @@ from django_dcron.admin.display import (
     render_time,
     time_ago_text,
 )
+from django_dcron.admin.durations import configured_duration
 from django_dcron.admin.lists.filters import LiveFilter
 from django_dcron.admin.node_parts import LiveNodeAdmin
+from django_dcron.conf import settings
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.cluster import is_live, is_skewed, time_since, with_read_time
 from django_dcron.models import Node
@@ -90,8 +92,12 @@ class NodeAdmin(LiveNodeAdmin):
 
     @admin.display(description=_("state"))
     def state(self, node: Node) -> str:
-        note = "" if is_live(node) else render_muted(_("removed after 24 hours"))
-        return format_html("{}{}", node_state_badge(node), note)
+        note = ""
+        if not is_live(node):
+            note = gettext("no heartbeat for longer than %(lease)s, removed after 24 hours") % {
+                "lease": configured_duration(settings.LEASE)
+            }
+        return format_html("{}{}", node_state_badge(node), render_muted(note))
 
     @admin.display(description=_("namespace"))
     def namespace_column(self, node: Node) -> str:

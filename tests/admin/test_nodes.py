@@ -111,6 +111,16 @@ def test_node_list_claims_nothing_about_workers_that_no_node_asked(
     assert "dcron-workers" not in admin_client.get(list_part_url()).content.decode()
 
 
+def test_state_of_an_expired_node_says_what_it_means(admin_client: Client, settings: Any) -> None:
+    settings.DCRON_LEASE = timedelta(seconds=90)
+    node = make_node(heartbeat_at=database_now("default") - timedelta(minutes=10))
+    for url in (list_url("node"), *page_urls(node)):
+        assert "no heartbeat for longer than 1m 30s" in admin_client.get(url).content.decode()
+    Node.objects.update(heartbeat_at=database_now("default"))
+    for url in (list_url("node"), *page_urls(node)):
+        assert "no heartbeat" not in admin_client.get(url).content.decode()
+
+
 def test_list_part_keeps_filters_and_is_sent_only_if_it_changed(
     admin_client: Client, node: Node
 ) -> None:

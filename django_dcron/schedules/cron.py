@@ -12,6 +12,7 @@ Invariants:
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, time
 
@@ -37,6 +38,7 @@ from django_dcron.schedules.sentences import (
     suggest_single_time,
     with_weekdays,
 )
+from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
 _KINDS: tuple[FieldKind, ...] = (SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR)
@@ -54,6 +56,8 @@ _UNKNOWN_SENTENCE = _(
     "Schedule %(value)s isn't valid. Use cron fields, such as 30 9 * * MON-FRI for “every weekday "
     "at 9:30”, or a macro such as @hourly."
 )
+_SEVERAL = _("%(problem)s; %(others)s")
+_SIX_FIELDS = _("%(problem)s. Six fields begin with the seconds.")
 _WORKING_DAYS = _(
     "Schedule %(value)s doesn't say which days are holidays. Write it as %(schedule)s, and set the "
     "calendar of the job to exclude holidays."
@@ -157,18 +161,15 @@ def parse_cron(text: str, hash_key: str = "") -> Cron:
 
     Raises ``InvalidSchedule``.
     """
-    texts = _texts(text)
-    try:
-        fields = [parse_field(kind, item, hash_key) for kind, item in texts]
-    except InvalidSchedule as error:
-        if len(text.split()) != 6:
-            raise
-        raise InvalidSchedule(
-            _("%(problem)s. Six fields begin with the seconds."),
-            problem=error.text,
-            code=error.code,
-            **error.params,
-        ) from None
+    fields: list[CronField] = []
+    errors: list[InvalidSchedule] = []
+    for kind, item in _texts(text):
+        try:
+            fields.append(parse_field(kind, item, hash_key))
+        except InvalidSchedule as error:
+            errors.append(error)
+    if errors:
+        raise _error_of_fields(errors, begins_with_seconds=len(text.split()) == 6)
     second, minute, hour, day_of_month, month, day_of_week = fields[:6]
     year = fields[6] if len(fields) == 7 else None
     days = DayRule(day_of_month, day_of_week, month, year)
@@ -182,6 +183,19 @@ def parse_cron(text: str, hash_key: str = "") -> Cron:
             code="never_matches",
         )
     return Cron(second, minute, hour, day_of_month, month, day_of_week, year, days)
+
+
+def _error_of_fields(
+    errors: Sequence[InvalidSchedule], *, begins_with_seconds: bool
+) -> InvalidSchedule:
+    """Return one error that names all invalid fields. Its code and values are the first one's."""
+    problem = errors[-1].text
+    for error in reversed(errors[:-1]):
+        problem = TranslatableText(_SEVERAL, problem=error.text, others=problem)
+    if begins_with_seconds:
+        problem = TranslatableText(_SIX_FIELDS, problem=problem)
+    first = errors[0]
+    return InvalidSchedule(problem.template, code=first.code, **(first.params | problem.values))
 
 
 def compile_recurrence(text: str) -> Cron:

@@ -553,6 +553,24 @@ def test_error_in_six_fields_says_where_the_seconds_are(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("61 25 * * *", ["minute: 61", "hour: 25"]),
+        ("0 61 25 * * MOO 1", ["minute: 61", "hour: 25", "day of week: 'MOO'", "year: 1"]),
+        ("0 61 25 * * *", ["minute: 61", "hour: 25"]),
+        ("0 25 * * *", ["hour: 25"]),
+    ],
+)
+def test_error_names_all_invalid_fields(text: str, fields: list[str]) -> None:
+    with pytest.raises(InvalidSchedule) as raised:
+        parse_schedule(text, "UTC")
+    problems = str(raised.value).split("; ")
+    assert all(each.startswith(name) for each, name in zip(problems, fields, strict=True)), problems
+    first = fields[0].partition(": ")
+    assert (str(raised.value.params["field"]), raised.value.params["value"]) == first[::2]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "61 * * * *",

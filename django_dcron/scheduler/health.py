@@ -198,7 +198,7 @@ def _warnings(facts: NodeFacts) -> list[str]:
         since = f"{facts.database_unreachable_since:%Y-%m-%d %H:%M:%S} UTC"
         reasons.append(f"the database has been unreachable since {since}: {facts.database_error}")
     if facts.lock_degraded:
-        reasons.append("the locks are unreachable: shards are assigned by hash")
+        reasons.append("the lock server is unreachable: shards are assigned by hash")
     if facts.clock_doubt:
         step = f"{facts.clock_doubt:+.1f} s"
         reasons.append(f"the database clock jumped by {step}: cluster time doesn't follow it yet")

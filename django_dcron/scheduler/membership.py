@@ -10,11 +10,11 @@ Invariants:
 - A node that lost its shards because it didn't reach the broker gets shards again once it has
   reached the broker for ``DCRON_LEASE``. An unstable broker therefore moves shards at most once per
   lease.
-- While the locks are unreachable, the node is *degraded*: it leads the shards that hashing assigns
-  to it. Two nodes may then lead a shard for a moment. That costs time, but never creates a second
-  run.
-- Locks in an unreachable database don't make the node degraded. The outage is that of the database,
-  and the leases expire with the heartbeat.
+- While the lock server is unreachable, the node is *degraded*: it leads the shards that hashing
+  assigns to it. Two nodes may then lead a shard for a moment. That costs time, but never creates a
+  second run.
+- If the locks are in the database and it is unreachable, the node isn't degraded: its leases expire
+  with its heartbeat.
 - The heartbeat has its own thread and database connection, so a slow claim never loses a lease. If
   the tick or the agenda hangs, the node withdraws, so that other nodes do its work.
 - A node renews its leases only while its last heartbeat is younger than ``DCRON_LEASE``. After
@@ -316,7 +316,7 @@ class Membership:
         """
         held_before = set(self._leases)
         if not held_before and not self._assigned:
-            return  # There is nothing to renew, so the state of the locks stays unknown.
+            return  # There is nothing to renew, so the state of the lock server stays unknown.
         try:
             if to_release := held_before - self._assigned:
                 self._lock.release([self._lock_name(shard) for shard in to_release], self.id)
@@ -375,20 +375,20 @@ class Membership:
         return f"{self.namespace}:shard:{shard}/{settings.SHARDS}"
 
     def _report_lock(self, *, degraded: bool, error: Exception | None = None) -> None:
-        """Log one line when the locks become unreachable, and one when they are back."""
+        """Log one line when the lock server becomes unreachable, and one when it is back."""
         if degraded == self.degraded:
             return
         self.degraded = degraded
         if degraded:
             logger.error(
-                "locks unreachable, assigning shards by hash: node=%s error=%s",
+                "lock server unreachable, assigning shards by hash: node=%s error=%s",
                 self.name,
                 error,
                 extra={"event": "degraded", "node": self.name},
             )
         else:
             logger.info(
-                "locks reachable again: node=%s",
+                "lock server reachable again: node=%s",
                 self.name,
                 extra={"event": "recovered", "node": self.name},
             )

@@ -73,7 +73,7 @@ def test_no_run_is_lost_when_rabbitmq_is_killed_and_restarted(
             == log.count("broker reachable again: ")
             == (node in claimers)
         )
-        assert "locks unreachable" not in log, "RabbitMQ doesn't hold the locks"
+        assert "lock server unreachable" not in log, "RabbitMQ doesn't hold the locks"
         assert not node.exits
 
 

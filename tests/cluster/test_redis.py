@@ -25,14 +25,14 @@ def wait_until_degraded(cluster: Cluster) -> None:
     for node in cluster.nodes_with_claims():
         node.process.wait_for_log("broker unreachable: ", TIMEOUT)
     for node in cluster.nodes:
-        node.process.wait_for_log("locks unreachable", TIMEOUT)
+        node.process.wait_for_log("lock server unreachable", TIMEOUT)
 
 
 def wait_until_recovered(cluster: Cluster) -> None:
     for node in cluster.nodes_with_claims():
         node.process.wait_for_log("broker reachable again: ", TIMEOUT)
     for node in cluster.nodes:
-        node.process.wait_for_log("locks reachable again", TIMEOUT)
+        node.process.wait_for_log("lock server reachable again", TIMEOUT)
     wait_until(all_shards_are_locked, TIMEOUT, what="all leases to be taken again")
 
 
@@ -43,7 +43,7 @@ def all_shards_are_locked() -> bool:
 def assert_outage_logged_once(cluster: Cluster) -> None:
     for node in cluster.nodes:
         log = node.process.log
-        assert log.count("locks unreachable") == log.count("locks reachable again") == 1
+        assert log.count("lock server unreachable") == log.count("lock server reachable again") == 1
         assert (
             log.count("broker unreachable: broker=") == log.count("broker reachable again: ") <= 1
         )
@@ -96,7 +96,7 @@ def test_no_run_is_lost_when_redis_is_flushed_and_suspended(
             broker.flushall()
         wait_until(all_shards_are_locked, TIMEOUT, what="all leases to be taken again")
     for node in cluster.nodes:
-        assert "locks unreachable" not in node.process.log
+        assert "lock server unreachable" not in node.process.log
     lost_messages = Run.objects.filter(state="succeeded", attempt=1, deliveries__gt=1)
     wait_until(lost_messages.exists, TIMEOUT, what="a run to be dispatched again")
     redis_server.suspend()

@@ -54,7 +54,7 @@ def judged(**facts: Any) -> NodeHealth:
 
 UNREACHABLE = {"database_unreachable_since": START, "database_error": "refused"}
 UNREACHABLE_REASON = "the database has been unreachable since 2026-03-01 12:00:00 UTC: refused"
-LOCK_REASON = "the locks are unreachable: shards are assigned by hash"
+LOCK_REASON = "the lock server is unreachable: shards are assigned by hash"
 BROKER_REASON = "the broker is unreachable: runs wait on the agenda"
 HANGS = {"hanging": {"tick": 61.0}}
 HANGS_REASON = "the tick thread hangs: no activity for 61 s"

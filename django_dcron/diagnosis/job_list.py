@@ -23,7 +23,13 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job, Statistics
 from django_dcron.models.job import JobQuerySet
-from django_dcron.models.job_states import IS_ENABLED, IS_FINISHED, IS_PAUSED, IS_QUARANTINED
+from django_dcron.models.job_states import (
+    IS_ENABLED,
+    IS_FAILING,
+    IS_FINISHED,
+    IS_PAUSED,
+    IS_QUARANTINED,
+)
 
 DEFAULT_NAMESPACE = "default"
 
@@ -48,7 +54,7 @@ class JobCondition(StrEnum):
     QUARANTINED = "quarantined"
     RUNNING = "running"
     FAILING = "failing"
-    """The latest run that succeeded or failed has failed."""
+    """Enabled, and has failed since its last success."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,9 @@ def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
         found = jobs_in_queue(found, chosen.queue)
     for tag in chosen.tags:
         found = jobs_with_tag(found, tag)  # type: ignore[assignment]  # it filters, and keeps the class
-    return with_condition(found, chosen.condition, scope).order_by("namespace", "name")
+    if chosen.condition:
+        found = found.filter(query_of(chosen.condition, scope))
+    return found.order_by("namespace", "name")
 
 
 def _regex(pattern: str) -> str:
@@ -105,23 +113,21 @@ def _regex(pattern: str) -> str:
     return f"^{''.join(wildcards.get(char) or re.escape(char) for char in pattern)}$"
 
 
-def with_condition(found: JobQuerySet, condition: JobCondition | None, scope: Scope) -> JobQuerySet:
-    """Filter jobs by condition. The runs of ``scope`` decide which jobs are running."""
+def query_of(condition: JobCondition, scope: Scope) -> Q:
+    """Return the query of a condition. The runs of ``scope`` decide which jobs are running."""
     match condition:
         case JobCondition.ENABLED:
-            return found.filter(IS_ENABLED)
+            return IS_ENABLED
         case JobCondition.PAUSED:
-            return found.filter(IS_PAUSED)
+            return IS_PAUSED
         case JobCondition.FINISHED:
-            return found.filter(IS_FINISHED)
+            return IS_FINISHED
         case JobCondition.QUARANTINED:
-            return found.filter(IS_QUARANTINED)
+            return IS_QUARANTINED
         case JobCondition.RUNNING:
-            return found.filter(pk__in=scope.runs.using(None).running().order_by().values("job"))
+            return Q(pk__in=scope.runs.using(None).running().order_by().values("job"))
         case JobCondition.FAILING:
-            return found.filter(statistics__consecutive_failures__gt=0)
-        case None:
-            return found
+            return IS_FAILING
 
 
 def cursor_of(job: Job) -> Cursor | None:
@@ -149,6 +155,13 @@ def job_state(job: Job) -> JobState:
     if job.is_finished:
         return JobState.FINISHED
     return JobState.ENABLED if job.enabled else JobState.PAUSED
+
+
+def is_failing(job: Job) -> bool:
+    """Return whether the job is failing. Equals ``IS_FAILING``."""
+    statistics = statistics_of(job)
+    failures = statistics.consecutive_failures if statistics else 0
+    return failures > 0 and job_state(job) is JobState.ENABLED
 
 
 def status_of(job: Job, now: datetime) -> dict[str, Any]:

@@ -41,10 +41,10 @@ from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Freeze, Incident, Job, Node, Run
 from django_dcron.models.job import JobQuerySet
-from django_dcron.models.job_states import IS_QUARANTINED
+from django_dcron.models.job_states import IS_FAILING, IS_QUARANTINED
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.facts import (
-    FAILURES_OF_A_FAILING_JOB,
+    FAILURES_UNTIL_WARNING,
     NAMES_LISTED,
     FreezeFacts,
     NamedCount,
@@ -161,22 +161,21 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
 # --- jobs -----------------------------------------------------------------------------------------
 
 _FAILED_LAST = Q(statistics__consecutive_failures__gt=0)
-_ENABLED_FAILED_LAST = Q(enabled=True) & _FAILED_LAST
 _RUNS_SELDOM = Q(cursor__next_at__gt=F("statistics__last_finished_at") + SOON) & (
     # While a run of a frequent job is executed, the next occurrence may be far from the last end.
     Q(cursor__previous_at=None) | Q(cursor__next_at__gt=F("cursor__previous_at") + SOON)
 )
-_FAILING = _ENABLED_FAILED_LAST & (
-    Q(statistics__consecutive_failures__gte=FAILURES_OF_A_FAILING_JOB)
+_KEEP_FAILING = IS_FAILING & (
+    Q(statistics__consecutive_failures__gte=FAILURES_UNTIL_WARNING)
     | Q(cursor__next_at=None)
     | _RUNS_SELDOM
 )
 _AUTO_PAUSED = Q(enabled=False, pause_reason__startswith=AUTO_PAUSED)
 
 _JOBS_WITH: dict[Problem | None, Q] = {
-    None: _ENABLED_FAILED_LAST,
+    None: IS_FAILING,
     Problem.EVERY_RUN_FAILS: _FAILED_LAST,
-    Problem.JOBS_FAILING: _FAILING,
+    Problem.JOBS_FAILING: _KEEP_FAILING,
     Problem.JOB_AUTO_PAUSED: _AUTO_PAUSED,
 }
 """The jobs that cause a problem. None: jobs that failed and are no problem yet."""
@@ -201,7 +200,7 @@ def _group_jobs(jobs: JobQuerySet, lately: Q) -> list[dict[str, Any]]:
     found: Any = jobs.values("namespace", "target").annotate(
         enabled_jobs=Count("pk", filter=Q(enabled=True)),
         quarantined=Count("pk", filter=IS_QUARANTINED),
-        failed_last=Count("pk", filter=_ENABLED_FAILED_LAST),
+        failing=Count("pk", filter=IS_FAILING),
         auto_paused=Count("pk", filter=_AUTO_PAUSED),
         ran_lately=Count("pk", filter=ran),
         failed_lately=Count("pk", filter=lately & _FAILED_LAST),
@@ -219,8 +218,8 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
     facts: dict[str, Any] = {
         name: total(name) for name in ("enabled_jobs", "ran_lately", "failures_lately")
     }
-    if total("failed_last"):
-        facts["failing"] = count_with_names(jobs.filter(_FAILING))
+    if total("failing"):
+        facts["keep_failing"] = count_with_names(jobs.filter(_KEEP_FAILING))
     named = {
         "quarantined": IS_QUARANTINED,
         "failed_lately": lately & _FAILED_LAST,
@@ -229,7 +228,7 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
     for name, which in named.items():
         number = total(name)
         # Failing jobs are an issue, so the summary doesn't name jobs that have failed lately.
-        shown = number and not (name == "failed_lately" and facts.get("failing"))
+        shown = number and not (name == "failed_lately" and facts.get("keep_failing"))
         facts[name] = NamedCount(number, _names(jobs.filter(which)) if shown else ())
     return facts
 
@@ -245,8 +244,8 @@ def _targets(groups: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def count_failed(jobs: JobQuerySet) -> NamedCount:
-    """Return the enabled jobs that have failed since their last success and are no problem yet."""
-    return count_with_names(jobs.filter(_ENABLED_FAILED_LAST).exclude(pk__in=jobs.filter(_FAILING)))
+    """Return the failing jobs that are no problem yet."""
+    return count_with_names(jobs.filter(IS_FAILING).exclude(pk__in=jobs.filter(_KEEP_FAILING)))
 
 
 def count_with_names(jobs: JobQuerySet) -> NamedCount:

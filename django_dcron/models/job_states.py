@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from django.db.models import Q
 
-from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.utils.messages import gettext_noop as _
 
 _HAS_PROBLEM = Q(cursor__problem__gt="")
@@ -15,8 +14,8 @@ EXHAUSTED = _("its schedule has no further occurrence")
 """The pause reason of a finished job."""
 
 IS_ENABLED = Q(enabled=True) & _HAS_NO_PROBLEM
-IS_FAILING = IS_ENABLED & Q(statistics__consecutive_failures__gte=FAILURES_OF_A_FAILING_JOB)
-"""A part of the enabled jobs: the latest runs that succeeded or failed have failed."""
+IS_FAILING = IS_ENABLED & Q(statistics__consecutive_failures__gt=0)
+"""A part of the enabled jobs: the job has failed since its last success."""
 IS_FINISHED = Q(enabled=False, paused_until=None, pause_reason=EXHAUSTED)
 """The job is disabled because its schedule has no further occurrence."""
 IS_PAUSED = Q(enabled=False) & ~IS_FINISHED & (_HAS_NO_PROBLEM | Q(paused_until=None))

@@ -24,7 +24,7 @@ from django_dcron.jobs import queued_reruns
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, AuditEntry, Cursor, Incident, Job, Node, Run
-from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
+from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING
 from django_dcron.policies.incidents import extended_trend
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import endings
@@ -438,7 +438,7 @@ def test_invalid_numbers_redirect_instead_of_failing(admin_client: Client, numbe
 def test_health_line_links_to_the_incident_behind_the_problem(
     admin_client: Client, staff_with: StaffWith, name: str
 ) -> None:
-    incident = make_incident(runs=FAILURES_OF_A_FAILING_JOB)
+    incident = make_incident(runs=FAILURES_UNTIL_WARNING)
     Job.objects.update(enabled=False, pause_reason=AUTO_PAUSED)  # nothing needs a node
     link = f'<a href="{page_url(incident)}">'
 

@@ -26,7 +26,7 @@ from django_dcron.diagnosis.load import planned_load
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.timeline import timeline
 from django_dcron.models import AuditEntry, Calendar, Cursor, Incident, Job, Link, Run, Statistics
-from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
+from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING
 from django_dcron.runs.chains import follower_key
 from tests.admin import narrowed_sites
 from tests.admin.conftest import (
@@ -292,7 +292,7 @@ def test_health_lines_name_no_hidden_job(world: World, on_site: Any) -> None:
 
 
 def test_health_line_links_to_the_last_failure_that_is_visible(world: World, on_site: Any) -> None:
-    Statistics.objects.update(consecutive_failures=FAILURES_OF_A_FAILING_JOB)
+    Statistics.objects.update(consecutive_failures=FAILURES_UNTIL_WARNING)
     Incident.objects.filter(job=world.theirs.job).update(last_seen_at=F("last_seen_at") + HOUR)
 
     def causes(site: AdminSite) -> list[str]:

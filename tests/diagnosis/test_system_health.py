@@ -254,7 +254,7 @@ def test_failing_jobs_are_reported(now: datetime) -> None:
 
     well = job_with(0)
     assert problems() == {Problem.JOBS_FAILING}
-    assert read_facts().failing.names == (str(failing),)
+    assert read_facts().keep_failing.names == (str(failing),)
     # A skipped run says nothing about success.
     Statistics.objects.filter(pk=well.pk).update(last_state="skipped")
     assert problems() == {Problem.EVERY_RUN_FAILS}

@@ -236,7 +236,7 @@ def test_remedy_for_missing_nodes_depends_on_autostart(autostart: bool) -> None:
                 "ran_lately": 3,
                 "failed_lately": NamedCount(2),
                 "failures_lately": 9,
-                "failing": NamedCount(2),
+                "keep_failing": NamedCount(2),
             },
             [(P.JOBS_FAILING, WARNING)],
         ),
@@ -245,7 +245,7 @@ def test_remedy_for_missing_nodes_depends_on_autostart(autostart: bool) -> None:
                 "ran_lately": 1,
                 "failed_lately": NamedCount(1),
                 "failures_lately": 9,
-                "failing": NamedCount(1),
+                "keep_failing": NamedCount(1),
             },
             [(P.EVERY_RUN_FAILS, ERROR)],
         ),
@@ -409,7 +409,7 @@ def test_root_cause_hides_the_problems_that_it_explains() -> None:
 def test_issues_are_ordered_by_severity_and_urgency() -> None:
     given: dict[str, Any] = {
         "degraded": NamedCount(1),
-        "failing": NamedCount(1),
+        "keep_failing": NamedCount(1),
         "quarantined": NamedCount(1),
         "unserved": NamedCount(1),
     }
@@ -524,7 +524,7 @@ def facts_with_names(**given: Any) -> SystemFacts:
         skewed=named("secret-node"),
         unserved=named("secret-space"),
         quarantined=named("secret-job"),
-        failing=named("secret-job"),
+        keep_failing=named("secret-job"),
         auto_paused=named("secret-job"),
         long_runs=(LongRun("secret-job", 60 * MINUTE, MINUTE),),
         freezes=(FreezeFacts("secret-space", "deploy", "ann", NOW, None),),
@@ -567,7 +567,7 @@ def test_visible_facts_differ_only_in_names() -> None:
     everything = facts_with_names()
     jobs_hidden: dict[str, Any] = {
         "quarantined": NamedCount(1),
-        "failing": NamedCount(1),
+        "keep_failing": NamedCount(1),
         "auto_paused": NamedCount(1),
         "long_runs": (LongRun("", 60 * MINUTE, MINUTE),),
         "freezes": (FreezeFacts("", "", "", NOW, None),),
@@ -851,7 +851,7 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
             {},
         ),
         (
-            {"failing": NAMES},
+            {"keep_failing": NAMES},
             (P.JOBS_FAILING, WARNING, None, {"jobs": 3}, NAMES),
             {"jobs": LISTED},
             {},
@@ -1120,7 +1120,7 @@ def test_facts_default_to_a_system_without_work() -> None:
         "ran_lately failures_lately"
     )
     no_names = (
-        "stalled degraded without_broker clock_doubted_by skewed unserved quarantined failing "
+        "stalled degraded without_broker clock_doubted_by skewed unserved quarantined keep_failing "
         "auto_paused unknown_targets failed_lately"
     )
 

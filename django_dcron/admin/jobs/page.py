@@ -35,7 +35,7 @@ from django_dcron.admin.jobs.upcoming_months import UpcomingMonths, months_for
 from django_dcron.admin.visibility import admin_scope, visible_nodes
 from django_dcron.diagnosis import chains, cluster, job_status
 from django_dcron.diagnosis.chain_graph import chain_of_job
-from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
+from django_dcron.diagnosis.job_list import is_failing, next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import describe_schedule_of, only_follows, translate_problem
 from django_dcron.diagnosis.run_durations import first_start_delay, total_duration
 from django_dcron.diagnosis.run_history import first_attempts
@@ -46,7 +46,6 @@ from django_dcron.jobs.placement import runs_without_schedule
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.models import Attempt, AuditEntry, AuditKind, Job, Node, Run, Statistics
 from django_dcron.models.statistics import COUNTED_STATES
-from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB
 from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.bounded_text import with_ellipsis
 from django_dcron.utils.time_format import format_site_time
@@ -92,8 +91,7 @@ def _state_badge(job: Job) -> SafeString:
         return badge("finished", _("Finished"))
     if not job.enabled:
         return badge("paused", _("Paused"))
-    statistics = statistics_of(job)
-    if statistics and statistics.consecutive_failures >= FAILURES_OF_A_FAILING_JOB:
+    if is_failing(job):
         return badge("failed", _("Failing"))
     return badge("enabled", _("Enabled"))
 

@@ -27,18 +27,12 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
 from django_dcron.diagnosis.figures import latest_attempts
+from django_dcron.diagnosis.job_list import JobCondition, query_of
 from django_dcron.diagnosis.job_queues import condition_of_queue, queues_in_use
 from django_dcron.diagnosis.job_source import ADMIN, CODE, jobs_from_source
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import jobs_with_tag, tags_in_use
 from django_dcron.models import Attempt, Job, Node, Run
-from django_dcron.models.job_states import (
-    IS_ENABLED,
-    IS_FAILING,
-    IS_FINISHED,
-    IS_PAUSED,
-    IS_QUARANTINED,
-)
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import FINAL
 from django_dcron.targets import commands, is_known, shell
@@ -156,22 +150,8 @@ class JobStateFilter(admin.SimpleListFilter):
         return queryset.filter(self.condition(self.value()))
 
     def condition(self, value: Any) -> Q:
-        match value:
-            case "enabled":
-                return IS_ENABLED
-            case "failing":
-                return IS_FAILING
-            case "paused":
-                return IS_PAUSED
-            case "finished":
-                return IS_FINISHED
-            case "quarantined":
-                return IS_QUARANTINED
-            case "running":
-                running = self._scope.runs.using(None).running().order_by()
-                return Q(pk__in=running.values("job"))
-            case _:
-                return Q()
+        known = [condition.value for condition in JobCondition]
+        return query_of(JobCondition(value), self._scope) if value in known else Q()
 
 
 class LastOutcomeFilter(admin.SimpleListFilter):

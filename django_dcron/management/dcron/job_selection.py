@@ -70,8 +70,8 @@ def add_filters(parser: CommandParser) -> None:
     state.add_argument(
         "--state",
         choices=[choice.value for choice in JobCondition],
-        help="only jobs in this state; failing: the latest run failed; finished: no further "
-        "occurrence; quarantined: not scheduled because of a problem",
+        help="only jobs in this state; failing: enabled, and has failed since its last success; "
+        "finished: no further occurrence; quarantined: not scheduled because of a problem",
     )
     for choice in (JobCondition.ENABLED, JobCondition.PAUSED, JobCondition.FAILING):
         state.add_argument(

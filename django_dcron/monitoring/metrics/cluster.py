@@ -35,7 +35,7 @@ from django_dcron.diagnosis.job_list import JobState
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.models import Cursor, Freeze, Job, Node, Run
-from django_dcron.models.job_states import IS_FINISHED, IS_PAUSED, IS_QUARANTINED
+from django_dcron.models.job_states import IS_FAILING, IS_FINISHED, IS_PAUSED, IS_QUARANTINED
 from django_dcron.monitoring.metrics import catalog
 from django_dcron.monitoring.metrics.samples import SECOND, MetricSample
 from django_dcron.policies.freezing import ALL_NAMESPACES
@@ -91,7 +91,7 @@ def _jobs() -> Iterator[MetricSample]:
             paused=Count("pk", filter=IS_PAUSED),
             finished=Count("pk", filter=IS_FINISHED),
             quarantined=Count("pk", filter=IS_QUARANTINED),
-            failing=Count("pk", filter=Q(enabled=True, statistics__consecutive_failures__gt=0)),
+            failing=Count("pk", filter=IS_FAILING),
         )
     )
     sums = {

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 
 NAMES_LISTED = 5
 """The maximum number of names in a sentence."""
-FAILURES_OF_A_FAILING_JOB = 3
-"""The number of consecutive failures from which any job counts as failing.
+FAILURES_UNTIL_WARNING = 3
+"""The number of consecutive failures from which the verdict warns of any failing job.
 
-A job that doesn't run again soon counts as failing from its first failure.
+It warns of a failing job that doesn't run again soon from its first failure.
 """
 
 
@@ -205,9 +205,9 @@ class SystemFacts:
     """Those of these jobs that have consecutive failures."""
     failures_lately: int = 0
     """The sum of these jobs' consecutive failures."""
-    failing: NamedCount = NamedCount()
-    """Enabled jobs with ``FAILURES_OF_A_FAILING_JOB`` or more consecutive failures, and enabled
-    jobs that have failed since their last success and don't run again soon.
+    keep_failing: NamedCount = NamedCount()
+    """Failing jobs with ``FAILURES_UNTIL_WARNING`` or more consecutive failures, and failing jobs
+    that don't run again soon.
     """
     auto_paused: NamedCount = NamedCount()
     """Jobs that ``pause_after_failures`` has paused."""
@@ -235,7 +235,7 @@ class SystemFacts:
                 quarantined=facts.quarantined.unnamed,
                 unknown_targets=facts.unknown_targets.unnamed,
                 failed_lately=facts.failed_lately.unnamed,
-                failing=facts.failing.unnamed,
+                keep_failing=facts.keep_failing.unnamed,
                 auto_paused=facts.auto_paused.unnamed,
                 long_runs=tuple(replace(run, job="") for run in facts.long_runs),
                 freezes=tuple(

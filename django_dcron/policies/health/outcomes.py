@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from django_dcron.policies.health.facts import FAILURES_OF_A_FAILING_JOB, NamedCount, SystemFacts
+from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING, NamedCount, SystemFacts
 from django_dcron.policies.health.problems import (
     Issue,
     ListedProblem,
@@ -20,7 +20,7 @@ from django_dcron.utils.messages import gettext_noop as _
 _FAILING = {
     Problem.JOBS_FAILING: ListedProblem(
         "jobs",
-        lambda facts: facts.failing,
+        lambda facts: facts.keep_failing,
         _("Failing jobs: %(jobs)s."),
         _("Open the latest failed runs of these jobs and fix the cause."),
     ),
@@ -46,7 +46,7 @@ def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
     every_run_fails = (
         facts.ran_lately > 0
         and facts.failed_lately.number == facts.ran_lately
-        and facts.failures_lately >= FAILURES_OF_A_FAILING_JOB
+        and facts.failures_lately >= FAILURES_UNTIL_WARNING
     )
     if every_run_fails:
         yield Issue(

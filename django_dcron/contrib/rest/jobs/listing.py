@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.pagination import PageOrder, PageQuery
-from django_dcron.diagnosis.job_list import JobCondition, with_condition
+from django_dcron.diagnosis.job_list import JobCondition, query_of
 from django_dcron.diagnosis.job_queues import jobs_in_queue
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import jobs_with_tag
@@ -46,7 +46,7 @@ class JobQuery(PageQuery):
         [condition.value for condition in JobCondition],
         required=False,
         help_text="`quarantined`: not scheduled because of a problem, such as an invalid schedule. "
-        "`failing`: the latest run failed.",
+        "`failing`: enabled, and has failed since its last success.",
     )
     search = serializers.CharField(
         required=False, max_length=120, help_text="Text that the name contains, such as `import`."
@@ -70,7 +70,7 @@ def filter_jobs(scope: Scope, query: dict[str, Any]) -> JobQuerySet:
     if "search" in query:
         jobs = jobs.filter(name__icontains=query["search"])
     if "state" in query:
-        jobs = with_condition(jobs, JobCondition(query["state"]), scope)
+        jobs = jobs.filter(query_of(JobCondition(query["state"]), scope))
     if "tag" in query:
         jobs = jobs_with_tag(jobs, query["tag"])  # type: ignore[assignment]  # it keeps the class
     return jobs_in_queue(jobs, query["queue"]) if "queue" in query else jobs

@@ -92,7 +92,8 @@ class JobFilterSerializer(StrictSerializer):
     state = fields.StrictChoiceField(
         [condition.value for condition in JobCondition],
         required=False,
-        help_text="Only jobs in this state. `failing`: the latest run failed.",
+        help_text="Only jobs in this state. `failing`: enabled, and has failed since its last "
+        "success.",
     )
 
     def validate_pattern(self, pattern: str) -> str:

@@ -197,7 +197,7 @@ def _job_figures(found: Sequence[Summary]) -> JobFigures:
         finished=jobs.distinct,
         quarantined=jobs.total,
         due_soon=LimitedCount.up_to_limit(coming.number + claimed.distinct),
-        held_back=min(coming.counted + claimed.counted, LIMIT),
+        held_back=min(coming.counted + claimed.also_distinct, LIMIT),
         next_at=min(filter(None, (coming.first, claimed.first)), default=None),
     )
 
@@ -233,8 +233,8 @@ def _job_rows(now: datetime, scope: Scope) -> tuple[SummaryQuery, ...]:
         SummaryQuery(
             pending.annotate(counted=counted, frozen=frozen),
             LIMIT + 1,
-            counted=Case(When(occurrence & Q(counted=False, frozen=True), then=F("job_id"))),
             distinct=Case(When(occurrence & Q(counted=False), then=F("job_id"))),
+            also_distinct=Case(When(occurrence & Q(counted=False, frozen=True), then=F("job_id"))),
             first=Case(When(occurrence, then=F("due_at"))),
         ),
     )

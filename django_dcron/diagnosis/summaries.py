@@ -27,8 +27,8 @@ _TIME = Value(None, output_field=DateTimeField())
 class SummaryQuery:
     """A queryset to summarize.
 
-    ``counted``, ``distinct``, ``total`` and ``first`` are names of columns, or expressions. Those
-    that are None aren't computed.
+    ``counted``, ``distinct``, ``also_distinct``, ``total`` and ``first`` are names of columns, or
+    expressions. Those that are None aren't computed.
     """
 
     rows: QuerySet[Any]
@@ -37,7 +37,9 @@ class SummaryQuery:
     counted: Any = None
     """Count the rows in which this isn't null."""
     distinct: Any = None
-    """Count the distinct values."""
+    """Count the distinct values, without null."""
+    also_distinct: Any = None
+    """Count the distinct values of a second column."""
     total: Any = None
     """Add up the values."""
     first: Any = None
@@ -50,6 +52,7 @@ class Summary:
     """The number of rows, at most the limit."""
     counted: int = 0
     distinct: int = 0
+    also_distinct: int = 0
     total: int = 0
     first: datetime | None = None
 
@@ -57,6 +60,7 @@ class Summary:
 _FUNCTIONS = {
     "counted": "COUNT({})",
     "distinct": "COUNT(DISTINCT {})",
+    "also_distinct": "COUNT(DISTINCT {})",
     "total": "COALESCE(SUM({}), 0)",
     "first": "MIN({})",
 }

@@ -1,4 +1,4 @@
-"""Pages or scripts use each class of the admin's style sheets."""
+"""Pages or scripts use each class of the admin's style sheets, and sheets share their rules."""
 
 import re
 from pathlib import Path
@@ -25,3 +25,9 @@ def test_every_styled_class_is_used() -> None:
     styled = set(re.findall(r"\.(dcron-[a-z_-]+)", sheets))
     unused = {name for name in styled - used - variables if not name.startswith(GENERATED)}
     assert unused <= {"dcron-enabled", "dcron-live", "dcron-timed_out"}
+
+
+def test_one_sheet_that_every_page_loads_names_the_values_of_cards() -> None:
+    sheets = (PACKAGE / "static").rglob("*.css")
+    naming = [path.name for path in sheets if "attr(data-dcron-column)" in path.read_text()]
+    assert naming == ["admin.css"]

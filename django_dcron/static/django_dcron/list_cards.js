@@ -1,7 +1,7 @@
 "use strict";
 
 // Names the values of a list's rows by their columns. On a phone, each row is a card without the
-// header (lists.css). Without this script, a phone shows a table that scrolls sideways.
+// header (lists.css, admin.css). Without this script, a phone shows a table that scrolls sideways.
 (() => {
     function nameCells() {
         const table = document.getElementById("result_list");

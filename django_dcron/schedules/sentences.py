@@ -116,6 +116,11 @@ def schedule_of_sentence(text: str, today: date | None = None) -> str | None:
     )
 
 
+def replace_sentences(text: str, today: date) -> str:
+    """Return the text of a schedule with schedule text for each line that is a sentence."""
+    return "\n".join(schedule_of_sentence(line, today) or line for line in text.split("\n"))
+
+
 def suggest_single_time(text: str) -> str:
     """Return schedule text for a single time, such as "tomorrow at 9"; empty for other text.
 

@@ -67,6 +67,16 @@ def test_argument_is_schedule_if_valid_unless_namespace_is_given() -> None:
     assert call("next", "default/@hourly", "--json").json["job"]["name"] == "@hourly"
 
 
+def test_argument_may_be_a_sentence_unless_a_job_has_the_name() -> None:
+    document = call("next", "every weekday at 9:30", "--timezone", "Asia/Tokyo", "--json").json
+    shown = (document["job"], document["schedule"], document["timezone"])
+    assert shown == (None, "30 9 * * MON-FRI", "Asia/Tokyo")
+    assert call("next", "every 2 weeks", "-n", "1").out.startswith("@rrule ")
+    assert call("next", "daily").code == 2, "a single word is the name of a job"
+    make_job(name="every hour", schedule="30 3 * * *")
+    assert call("next", "every hour", "--json").json["job"]["name"] == "every hour"
+
+
 def test_next_of_paused_job_shows_occurrences_and_notice() -> None:
     control.pause(make_idle_job(name="report"), "stocktaking")
     code, out, _err = call("next", "report")

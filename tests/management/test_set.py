@@ -55,6 +55,16 @@ def test_value_that_the_field_already_has_changes_nothing(job: Job) -> None:
     assert (stored.queue, stored.version) == ("", job.version)
 
 
+def test_schedule_may_be_a_sentence_and_the_schedule_text_is_shown(job: Job) -> None:
+    assignment = "schedule=every weekday at 9:00\n@daily"
+    dry = call("set", "shop/report", assignment, "--dry-run", "--json")
+    assert dry.json["changes"]["schedule"][1] == "0 9 * * MON-FRI\n@daily"
+    assert "-> 0 9 * * MON-FRI" in call("set", "shop/report", "schedule=every weekday at 9:00").out
+    assert Job.objects.get().schedule == "0 9 * * MON-FRI"
+    assert call("set", "shop/report", "schedule=every 2 weeks on Friday at 9:00").code == 0
+    assert Job.objects.get().schedule.startswith("@rrule ")
+
+
 @pytest.mark.parametrize("value", ["", "null"])
 @pytest.mark.parametrize("field", ["timeout", "priority", "ends_at", "calendar", "alerts"])
 def test_nullable_field_is_cleared(job: Job, field: str, value: str) -> None:
@@ -103,6 +113,8 @@ def test_dry_run_and_equal_values_save_nothing(job: Job) -> None:
         ("max_attempts=0", ("max_attempts", "0", "1")),
         ("max_attempts=", ("max_attempts", '""')),
         ("schedule=0 25 * * *", ("schedule", "25", "0-23")),
+        ("schedule=every weekday at nien", ("schedule", "nien")),
+        ("schedule=@daily\x0bevery day", ("schedule",)),
         ("timezone=Europe/Berln", ("timezone", "Europe/Berln", "Europe/Berlin")),
         ("overlap_policy=never", ("overlap_policy", "never", "queue_one")),
         ("retry_backoff=soon", ("retry_backoff", "soon", "1h30m")),

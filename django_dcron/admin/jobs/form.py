@@ -41,7 +41,7 @@ from django_dcron.jobs.saving import TAKEN
 from django_dcron.models import Calendar, Job, Limit
 from django_dcron.models.job_validation import JSON_EXAMPLES
 from django_dcron.schedules.calendar_text import WEEKDAYS
-from django_dcron.schedules.sentences import schedule_of_sentence
+from django_dcron.schedules.sentences import replace_sentences
 
 if TYPE_CHECKING:
     JobModelForm = forms.ModelForm[Job]
@@ -154,7 +154,7 @@ class ScheduleFormField(forms.CharField):
         A line that is an English sentence, such as "every weekday at 9:30", becomes schedule text.
         """
         lines = (super().to_python(value) or "").splitlines()
-        return "\n".join(schedule_of_sentence(line, localdate()) or line for line in lines)
+        return replace_sentences("\n".join(lines), localdate())
 
 
 class JobForm(JobModelForm):

@@ -1,7 +1,7 @@
 """``manage.py dcron next``: show the next occurrences of a job or of any schedule.
 
-Text that parses as a schedule is a schedule; any other text names a job. ``NAMESPACE/NAME`` always
-names a job.
+Text that parses as a schedule is a schedule; any other text names a job, or is an English sentence
+if no job has the name. ``NAMESPACE/NAME`` always names a job.
 
 Exit codes:
 
@@ -41,16 +41,19 @@ from django_dcron.management.dcron.output import (
 )
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
+from django_dcron.schedules.sentences import replace_sentences
 
 HELP = (
     "Show the next occurrences of a job or of a schedule, in its time zone and in the site's, with "
     "the gaps between them and warnings. Text that is a valid schedule is a schedule (quote it for "
-    "the shell); other text is a job. Exit code 1: there are no further occurrences."
+    "the shell); other text is a job, or an English sentence if no job has that name. Exit code 1: "
+    "there are no further occurrences."
 )
 EXAMPLES = """
 next nightly-report
 next "30 3 * * MON-FRI" --timezone Europe/Berlin
 next "@every 90m" -n 5
+next "every weekday at 9:30"
 next shop/import-orders --after 2027-03-27T00:00
 """
 MAX_OCCURRENCES = 1000
@@ -60,7 +63,8 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "what",
         metavar="JOB|SCHEDULE",
-        help="NAME, NAMESPACE/NAME or number of a job; or a schedule",
+        help="NAME, NAMESPACE/NAME or number of a job; or a schedule, such as '30 3 * * *' or "
+        "'every weekday at 9:30'",
     )
     parser.add_argument(
         "-n",
@@ -115,6 +119,9 @@ def _job_or_schedule(text: str, zone: str | None) -> Job:
     try:
         job = find_job(text)
     except CommandError as error:
+        schedule_text = replace_sentences(text, timezone.localdate())
+        if " " in text and schedule_text != text:  # a single word is more likely a wrong name
+            return _job_or_schedule(schedule_text, zone)
         if " " in text or text.startswith("@") or mistake.code == "unknown_macro":
             why = str(mistake).rstrip(".")
             raise usage_error(f"Not a schedule: {why}. Not a job: {error}") from mistake

@@ -40,16 +40,19 @@ from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import parse_time_option
 from django_dcron.management.dcron.output import GOOD, Output, add_json, iso, time_text
 from django_dcron.models import Cursor, Job
+from django_dcron.schedules.sentences import replace_sentences
 from django_dcron.targets import restore_secrets
 from django_dcron.utils.json_values import same_json
 
 HELP = (
     "Change fields of a job. Text needs no quotes; lists and objects are JSON; durations need a "
-    "unit, such as 10m. FIELD= sets an empty text, or null if the field can be null. All fields "
-    "are changed or none. Exit code 2: invalid input, and nothing was changed."
+    "unit, such as 10m. FIELD= sets an empty text, or null if the field can be null. A schedule "
+    "may be an English sentence; the output shows the schedule text that is saved. All fields are "
+    "changed or none. Exit code 2: invalid input, and nothing was changed."
 )
 EXAMPLES = """
 set nightly-report schedule='30 4 * * MON-FRI' timezone=Europe/Berlin
+set nightly-report schedule='every weekday at 9:30'
 set shop/import-orders max_attempts=5 retry_backoff=30s 'tags=["billing"]'
 set shop/import-orders calendar= queue=imports --dry-run
 """
@@ -139,6 +142,8 @@ def _parse(field: FieldFormat, text: str, job: Job) -> Any:
             f"{field.name}: {quoted_json(text)}: The duration has no unit. Enter {text}s for "
             f"seconds, {text}m for minutes or {text}h for hours."
         )
+    if field.name == "schedule":
+        text = replace_sentences(text, timezone.localdate())
     if field.format in NOT_JSON:
         return field.read(text)
     try:

@@ -81,7 +81,7 @@ def test_history_lists_runs_newest_first() -> None:
     assert head == ["Run", "Scheduled (UTC)", "State", "Start delay", "Duration", "Note"]
     assert failed == [
         str(runs[1].pk)[:23],
-        "2026-12-01 09:01:00",
+        "2026-12-01 09:01:00+00:00",
         "failed",
         "0 ms",
         "2.0 s",

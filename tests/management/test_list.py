@@ -83,7 +83,7 @@ def test_next_run_is_shown_in_site_time_zone(settings: Settings) -> None:
     make_job(schedule="0 12 * * *", timezone="UTC")
     out = call("list").out
     assert "Next (Asia/Tokyo)" in out
-    assert " 21:00:00 " in out
+    assert " 21:00:00+09:00 " in out
 
 
 def test_empty_list_distinguishes_no_jobs_from_no_match() -> None:

@@ -1,5 +1,6 @@
 """Test ``dcron why`` and ``dcron nodes``: text, JSON and exit codes."""
 
+import re
 import shlex
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -13,7 +14,7 @@ from django_dcron.db.now import database_now
 from django_dcron.models import Calendar, Cursor, Job, Node, Run
 from django_dcron.models.job_states import EXHAUSTED
 from tests.diagnosis.conftest import System, system
-from tests.factories import make_idle_job, make_job
+from tests.factories import make_idle_job, make_job, make_run
 from tests.management.calling import call, table
 
 __all__ = ["system"]
@@ -120,6 +121,76 @@ def test_time_with_runs_in_both_zones_names_the_command_for_the_other_run(
     command = document["meaning"].partition("manage.py dcron ")[2]
     assert call(*shlex.split(command), "--json").json["run"] == str(latest.pk)
     assert f"{in_site:%Y-%m-%d}" in command
+
+
+PRINTED_TIME = re.compile(
+    r"(?:[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: ?[+-]\d\d(?::?\d\d)?| [A-Z]+)?"
+)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("occurrence", "job_zone", "site_zone"),
+    [
+        ("2025-07-01T03:30:00Z", "Asia/Tokyo", "UTC"),
+        ("2025-07-01T03:30:00Z", "America/Sao_Paulo", "Asia/Kolkata"),  # -03 and IST
+        # 02:30 in Berlin, for the first and for the second time
+        ("2025-10-26T00:30:00Z", "Europe/Berlin", "UTC"),
+        ("2025-10-26T01:30:00Z", "America/New_York", "Europe/Berlin"),
+        ("2025-10-26T01:30:00Z", "Europe/Berlin", "Europe/Paris"),
+        # 01:30 in New York, for the first and for the second time
+        ("2025-11-02T05:30:00Z", "Europe/Berlin", "America/New_York"),
+        ("2025-11-02T06:30:00Z", "America/New_York", "Asia/Kolkata"),
+    ],
+)
+def test_each_printed_time_is_understood(
+    settings: Settings, occurrence: str, job_zone: str, site_zone: str
+) -> None:
+    settings.TIME_ZONE = site_zone
+    at = datetime.fromisoformat(occurrence)
+    job = make_job(schedule="*/30 * * * *", timezone=job_zone)
+    Cursor.objects.filter(pk=job.pk).update(next_at=at)
+    run = make_run(job, "succeeded", scheduled_at=at, due_at=at)
+    before = f"{at - timedelta(minutes=1):%Y-%m-%dT%H:%M:%SZ}"
+    printed = []
+    for shown, label in (
+        (call("list"), ""),
+        (call("history", job.name), ""),
+        (call("history", str(run.pk)), "scheduled "),
+        (call("next", job.name, "-n", "1", "--after", before), ""),
+        (call("show", job.name), "next run "),
+        (call("why", job.name, occurrence), f"{job.name}, "),
+    ):
+        assert shown.code == 0, shown.err
+        lines = [line for line in shown.out.splitlines() if line.startswith(label)]
+        found = PRINTED_TIME.findall("\n".join(lines))
+        assert found, shown.out
+        printed += found
+    for text in dict.fromkeys(printed):
+        answer = call("why", job.name, text, "--json")
+        assert answer.code == 0, answer.err
+        assert answer.json["requested"] == occurrence, text
+    without_quotes = call("why", job.name, *printed[0].split(), "--json")
+    assert without_quotes.json["requested"] == occurrence
+
+
+@pytest.mark.django_db
+def test_abbreviation_of_two_zones_is_one_of_them_and_the_output_says_which(
+    settings: Settings,
+) -> None:
+    """Both China and Chicago have a CST."""
+    settings.TIME_ZONE = "America/Chicago"
+    job = make_job(schedule="0 9 * * *", timezone="Asia/Shanghai")
+    for text, requested in (
+        ("2025-12-01 09:00:00 CST", "2025-12-01T01:00:00Z"),
+        ("2025-12-01 09:00:00-06:00", "2025-12-01T15:00:00Z"),
+    ):
+        found = call("why", str(job), text, "--json").json
+        assert found["requested"] == requested
+        assert ("Asia/Shanghai" in found["meaning"]) == ("CST" in text)
+    refused = call("why", str(job), "2025-12-01 09:00:00 CET")
+    assert refused.code == 2
+    assert "CET" in refused.err
 
 
 def test_later_run_that_counts_the_time_is_not_a_run_at_that_time(

@@ -47,6 +47,7 @@ from django_dcron.management.dcron.output import (
     add_json,
     duration_text,
     iso,
+    site_time_text,
     styled_state,
     time_text,
 )
@@ -193,7 +194,7 @@ def _cells(run: Run, first: Attempt | None, *, names_job: bool) -> list[Cell]:
     return [
         str(run.pk)[:ID_SHOWN],
         *([str(run.job)] if names_job else []),
-        f"{timezone.localtime(run.scheduled_at):%Y-%m-%d %H:%M:%S}",
+        site_time_text(run.scheduled_at),
         styled_state(run.state),
         duration_text(first_start_delay(run, first)),
         duration_text(total_duration(run, first)),

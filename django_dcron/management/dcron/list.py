@@ -37,6 +37,7 @@ from django_dcron.management.dcron.output import (
     StyledText,
     add_json,
     relative_time_text,
+    site_time_text,
     styled_state,
 )
 from django_dcron.management.dcron.run_absence import TEXTS, Absence
@@ -110,7 +111,7 @@ def _cells(job: Job, now: datetime, freezes: Sequence[FreezeExtent]) -> Iterator
     yield str(job)
     yield schedule_with_zone(job)
     next_at = next_run_of(job, now)
-    yield f"{timezone.localtime(next_at):%Y-%m-%d %H:%M:%S}" if next_at else EMPTY
+    yield site_time_text(next_at) if next_at else EMPTY
     yield StyledText(time_until_text(job, next_at, now, freezes) if next_at else "", QUIET)
     statistics = statistics_of(job)
     yield styled_state(statistics.last_state if statistics else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
-from datetime import datetime, time, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -24,6 +24,8 @@ CLOCK_TIME_FORMATS = f"a time of day such as 14:30, {TIME_FORMATS}"
 UNTIL_FORMATS = (
     "a duration such as 2h or 1w, a time of day such as 18:00, or a time such as 2026-12-01T09:00"
 )
+WEEKDAY = re.compile(r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?=[0-9]{4}-)")
+ABBREVIATED = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:]{5,8}) ([A-Z]{2,5})")
 CLOCK_TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
 
 
@@ -71,15 +73,21 @@ def parse_time_option(
 
     ``label`` names the value in errors, such as ``--since``. ``allowed`` describes the formats that
     the caller accepts. A time without an offset is in ``zone`` and keeps that time zone, because
-    clocks there may skip it.
+    clocks there may skip it. Instead of an offset, the time may have the abbreviation of a zone, as
+    in the output of commands.
     """
     if text == "now":
         return now
     ahead = text.startswith("+")
     if (length := _span(text.removeprefix("+"))) is not None:
         return min(now + length, END - SECOND) if ahead else max(now - length, BEGIN)
+    written = WEEKDAY.sub("", text, count=1) if WEEKDAY.match(text) else text
     try:
-        found = parse_datetime(text) or datetime.fromisoformat(text)
+        found = (
+            _abbreviated_time(written, zone)
+            or parse_datetime(written)
+            or datetime.fromisoformat(written)
+        )
     except ValueError:
         raise usage_error(f"Invalid {label} {text!r} (allowed: {allowed}).") from None
     if found.tzinfo is None:
@@ -87,6 +95,20 @@ def parse_time_option(
     if not BEGIN <= found < END:
         raise usage_error(f"{label} {text!r} is out of range (allowed: years 1970 to 2199).")
     return found
+
+
+def _abbreviated_time(text: str, zone: tzinfo) -> datetime | None:
+    """Return the time of ``2026-12-01 09:00:00 CET``, or None for other text.
+
+    The abbreviation is UTC, or one that clocks in ``zone`` have at that time. It distinguishes
+    repeated local times.
+    """
+    parts = ABBREVIATED.fullmatch(text)
+    local = parse_datetime(parts[1]) if parts else None
+    if parts is None or local is None:
+        return None
+    times = (local.replace(tzinfo=each, fold=fold) for each in (zone, UTC) for fold in (0, 1))
+    return next((at for at in times if at.tzname() == parts[2]), None)
 
 
 def parse_past_time(label: str, text: str, now: datetime, zone: tzinfo) -> datetime:

@@ -203,6 +203,14 @@ def time_text(instant: datetime | None, zone: Any = None) -> str:
     return time_format.format_time(instant, zone or timezone.get_current_timezone())
 
 
+def site_time_text(instant: datetime) -> str:
+    """Format a time for a table, in the site's time zone, with its offset.
+
+    The options for times accept this text, regardless of the time zone in which they read others.
+    """
+    return timezone.localtime(instant).isoformat(sep=" ", timespec="seconds")
+
+
 def duration_text(length: timedelta | None) -> str:
     """Format a duration for people: 12 ms, 3.4 s, 2m 03s, 1h 02m, 3d 4h."""
     return EMPTY if length is None else time_format.format_duration(length)

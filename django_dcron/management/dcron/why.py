@@ -10,10 +10,10 @@ Exit codes:
 from __future__ import annotations
 
 import shlex
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from django_dcron.db.now import database_now
@@ -34,17 +34,19 @@ from django_dcron.models import Job
 from django_dcron.utils import time_format
 
 HELP = (
-    "Explain why a job ran or didn't run at a given time. Without an offset, TIME is in the job's "
-    "time zone. If the job has no occurrence then, but has one or a run at TIME in the site's time "
-    "zone, the site's time zone applies. If both match, the output names the command for the run "
-    "at TIME in the site's time zone. A time without seconds means the whole minute. A time of day "
-    "means the last such time until now. Without TIME, explains the last occurrence, or why the "
-    "job is paused. Exit code 1: there is no explanation."
+    "Explain why a job ran or didn't run at a given time. TIME may be text that another command "
+    "prints. Without an offset or a zone's abbreviation, TIME is in the job's time zone. If the "
+    "job has no occurrence then, but has one or a run at TIME in the site's time zone, the site's "
+    "time zone applies. If both match, the output names the command for the run at TIME in the "
+    "site's time zone. A time without seconds means the whole minute. A time of day means the "
+    "last such time until now. Without TIME, explains the last occurrence, or why the job is "
+    "paused. Exit code 1: there is no explanation."
 )
 EXAMPLES = """
 why nightly-report
 why nightly-report 2026-12-01T03:30
 why shop/import-orders 2026-12-01T08:05:00Z
+why nightly-report 2026-12-01 03:30:00+01:00
 why nightly-report 03:30
 why nightly-report 6h --json
 """
@@ -55,16 +57,16 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "time",
         metavar="TIME",
-        nargs="?",
-        help="a time such as 2026-12-01T03:30, a time of day such as 03:30, a span in the past "
-        "(30m, 6h, 2d), or now",
+        nargs="*",
+        help="a time such as 2026-12-01T03:30, also as another command prints it (2026-12-01 "
+        "03:30:00 CET), a time of day such as 03:30, a span in the past (30m, 6h, 2d), or now",
     )
     add_json(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, job = Output(command, options), find_job(options["job"])
-    text, now = options["time"], database_now(alias_for(Job))
+    text, now = " ".join(options["time"]), database_now(alias_for(Job))
     answer, meaning = _explain_text(job, text, now) if text else (explain_latest(job, now), "")
     if out.is_json:
         out.json(_document(job, answer) | {"meaning": meaning})
@@ -82,7 +84,7 @@ def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
     Also return a sentence with the full time if the text is ambiguous.
     """
     zone, site = schedule_zone_of(job), timezone.get_current_timezone()
-    instant, in_site = _time_of(text, now, zone), _time_of(text, now, site)
+    instant, in_site = _times_of(text, now, zone, site)
     answer = explain_local(job, instant, in_site)
     if answer.instant != instant:
         return answer, (
@@ -91,7 +93,9 @@ def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
         )
     # A list shows times in the site's zone. Its run at this time isn't the one explained.
     in_list = in_site != instant and explain(job, in_site).has_run_at_time
-    if option_values.last_clock_time(text, now, zone) is None and not in_list:
+    is_ambiguous = in_site != instant and text[-1].isalpha()  # CST is in China and in Chicago
+    is_clock_time = option_values.last_clock_time(text, now, zone) is not None
+    if not (is_clock_time or in_list or is_ambiguous):
         return answer, ""
     meaning = f"{text} means {instant:%Y-%m-%d %H:%M:%S} ({zone})."
     if in_list:
@@ -100,8 +104,23 @@ def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
     return answer, meaning
 
 
-def _time_of(text: str, now: datetime, zone: tzinfo) -> datetime:
-    return option_values.parse_past_time("TIME", text, now, zone)
+def _times_of(text: str, now: datetime, zone: tzinfo, site: tzinfo) -> tuple[datetime, datetime]:
+    """Return the time in the job's zone and in the site's; the same one if ``text`` has a zone.
+
+    Raises ``CommandError`` if the text isn't a time in either zone. An abbreviation, such as CET,
+    may belong to only one of them.
+    """
+    found = []
+    for each in (zone, site):
+        try:
+            found.append(option_values.parse_past_time("TIME", text, now, each))
+        except CommandError as error:
+            invalid = error
+    if not found:
+        raise invalid
+    instant, in_site = found[0], found[-1]
+    is_same = instant.astimezone(UTC) == in_site.astimezone(UTC)
+    return instant, instant if is_same else in_site
 
 
 def _print(out: Output, job: Job, answer: Answer) -> None:

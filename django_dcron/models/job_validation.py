@@ -26,7 +26,7 @@ from django_dcron.models.hidden_characters import hidden_in_label, message_for
 from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.policies.chains import ChainCondition, same_job, split_label
 from django_dcron.schedules.schedule import parse_schedule
-from django_dcron.schedules.timetable import BEGIN, END
+from django_dcron.schedules.timetable import BEGIN, END, Timetable
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.messages import TOO_LONG
 
@@ -102,7 +102,7 @@ def _exhaustion_errors(job: Job) -> dict[str, str]:
     schedule = job.parsed_schedule
     if job.after or schedule.is_never:
         return {}
-    first = schedule.next_after(start)
+    first = Timetable(schedule, job.starts_at).first_after(now)
     if first is None:
         if schedule.at and schedule.at <= now:
             return {

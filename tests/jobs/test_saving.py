@@ -363,6 +363,22 @@ def test_job_whose_last_occurrence_passes_during_save_is_refused(
     assert (reread(old).schedule, Job.objects.count()) == (old.schedule, 1)
 
 
+@pytest.mark.parametrize(("now", "first"), [(-1, 0), (23, 24)], ids=["start ahead", "start past"])
+def test_interval_with_a_start_may_end_at_its_first_occurrence(now: int, first: int) -> None:
+    """The interval counts from the start, not from now."""
+    start = datetime(2027, 1, 1, 12, tzinfo=UTC)
+    end = start + timedelta(hours=first)
+    job = Job(
+        name="a", target="tests.app.tasks.ok", schedule="@every 1d", starts_at=start, ends_at=end
+    )
+    with set_clock(start + timedelta(hours=now)):
+        job.clean_fields()
+        job.ends_at = end - SECOND
+        with pytest.raises(ValidationError) as refused:
+            job.clean_fields()
+    assert set(refused.value.message_dict) == {"ends_at"}
+
+
 @pytest.mark.parametrize("schedule", ["@at 2020-01-01T00:00", "@never"])
 def test_job_in_a_chain_needs_no_occurrences(schedule: str) -> None:
     before = make_idle_job()

@@ -83,6 +83,14 @@ def test_error_quotes_only_a_part_of_a_long_value(name: str) -> None:
     assert len(str(refused.value)) < 1_000
 
 
+@pytest.mark.parametrize("value", ["北京", {"Zürich": "北京"}])
+@pytest.mark.parametrize("name", ["args", "after", "tags"])
+def test_error_quotes_a_value_as_it_was_typed(name: str, value: Any) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Job(**BODY, **{name: value}).clean_fields()
+    assert "北京" in refused.value.message_dict[name][0]
+
+
 @pytest.mark.parametrize("name", ["tags", "retry_on", "never_retry_on"])
 def test_list_of_texts_has_a_size_limit(name: str) -> None:
     Job(**BODY, **{name: ["x" * 255] * 30}).clean_fields()

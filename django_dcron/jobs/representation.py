@@ -251,7 +251,7 @@ def text_of(written: Any) -> str:
     """Return a JSON value as text for a person."""
     if isinstance(written, str):
         return written or "(empty)"
-    return json.dumps(written)
+    return json.dumps(written, ensure_ascii=False)
 
 
 def text_of_time(written: Any) -> str:

@@ -27,6 +27,7 @@ from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.policies.chains import ChainCondition, same_job, split_label
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import BEGIN, END, Timetable
+from django_dcron.utils.control_characters import escape_control_characters
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.messages import TOO_LONG
 
@@ -160,7 +161,7 @@ def wrong_type(value: object, kind: type, example: str = "") -> str:
 
 
 def _quote(value: object) -> str:
-    return f"{json.dumps(value):.80}"
+    return escape_control_characters(json.dumps(value, ensure_ascii=False))[:80]
 
 
 def _target_errors(job: Job) -> dict[str, str]:
@@ -258,7 +259,7 @@ def _after_errors(job: Job) -> dict[str, str]:
             allowed = ", ".join(ChainCondition)
             return {
                 "after": _("%(job)s: %(value)s isn't an outcome. Use one of: %(allowed)s.")
-                % {"job": label, "value": json.dumps(on), "allowed": allowed}
+                % {"job": label, "value": _quote(on), "allowed": allowed}
             }
         if split_label(label) == (job.namespace, job.name):
             return {"after": _("%(job)s can't run after itself.") % {"job": label}}

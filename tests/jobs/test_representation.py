@@ -103,6 +103,12 @@ def test_blank_duration_is_refused(blank: str) -> None:
         JOB_FIELDS["jitter"].read(blank)
 
 
+def test_text_for_a_person_keeps_all_letters() -> None:
+    assert JOB_FIELDS["kwargs"].text({"city": "Zürich", "name": "北京"}) == (
+        '{"city": "Zürich", "name": "北京"}'
+    )
+
+
 def test_true_and_one_are_different_json_values() -> None:
     assert not JOB_FIELDS["kwargs"].is_same({"dry_run": True}, {"dry_run": 1})
     assert JOB_FIELDS["retry_jitter"].is_same(1, 1.0)

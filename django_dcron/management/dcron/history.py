@@ -10,7 +10,6 @@ Exit codes:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -32,6 +31,7 @@ from django_dcron.diagnosis.run_history import (
     read_run_history,
 )
 from django_dcron.jobs.audit.differences import shown_changes
+from django_dcron.jobs.representation import text_of
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.freezes import warn_of_freezes
@@ -250,8 +250,8 @@ def _run_fields(run: Run, first: Attempt | None) -> Iterator[tuple[str, Cell]]:
     yield "rerun of", str(run.rerun_of_id) if run.rerun_of_id else ""
     yield "follows", str(followed_run_id(run) or "")
     yield "followed by", ", ".join(f"{after.job} {after.pk}" for after in followers_of(run))
-    yield "arguments", "" if run.args is None else json.dumps(redact_secrets(run.args))
-    yield "keyword arguments", "" if run.kwargs is None else json.dumps(redact_secrets(run.kwargs))
+    yield "arguments", "" if run.args is None else text_of(redact_secrets(run.args))
+    yield "keyword arguments", "" if run.kwargs is None else text_of(redact_secrets(run.kwargs))
     yield "idempotency key", run.idempotency_key
     yield "attempts", run.attempt if run.attempt > 1 else ""
     yield "started", time_text(first.started_at if first else run.started_at)

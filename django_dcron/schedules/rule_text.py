@@ -26,6 +26,8 @@ MACROS = {
     "@annually": "0 0 1 1 *",
 }
 NEVER = "@never"
+_FORMS = (*MACROS, NEVER, "@every 1h30m", "@at 2026-12-01T09:00", EXAMPLE)
+"""The forms that begin with ``@``, as errors suggest them."""
 
 
 def parse_rule(line: str, zone: str, hash_key: str) -> Rule:
@@ -62,28 +64,27 @@ def _expand_macro(body: str) -> str:
             code="unknown_macro",
         )
     if not body.startswith("@"):
-        if near := _nearest_macro(body):
+        if near := _nearest_form(body):
             raise InvalidSchedule(_MISSPELLED, value=repr(body), near=near, code="unknown_macro")
         return body
     try:
         return MACROS[body.lower()]
     except KeyError:
-        if near := _nearest_macro(body[1:]):
+        if near := _nearest_form(body[1:]):
             raise InvalidSchedule(
                 _MISSPELLED, value=repr(body), near=near, code="unknown_macro"
             ) from None
-        allowed = any_of([*MACROS, NEVER, "@every 1h30m", "@at 2026-12-01T09:00", EXAMPLE])
         raise InvalidSchedule(
             _("Unknown macro %(value)s. Use %(allowed)s."),
             value=repr(body),
-            allowed=allowed,
+            allowed=any_of(_FORMS),
             code="unknown_macro",
         ) from None
 
 
-def _nearest_macro(name: str) -> str:
-    """Return the quoted macro that ``name`` resembles; empty if there is none."""
-    near = [] if " " in name else similar_names(f"@{name}", [*MACROS, NEVER], most=1)
+def _nearest_form(name: str) -> str:
+    """Return the quoted form that ``name`` resembles; empty if there is none."""
+    near = [] if " " in name else similar_names(f"@{name}", _FORMS, most=1)
     return repr(near[0]) if near else ""
 
 

@@ -366,6 +366,8 @@ REFUSALS: list[tuple[str, str, dict[str, str]]] = [
     ("daily", "unknown_macro", {"value": "'daily'", "near": "'@daily'"}),
     ("@Dayly", "unknown_macro", {"value": "'@Dayly'", "near": "'@daily'"}),
     ("@reboot", "unknown_macro", {"value": "'@reboot'"}),
+    ("every", "unknown_macro", {"near": "'@every 1h30m'"}),
+    ("@every1h", "unknown_macro", {"near": "'@every 1h30m'"}),
     ("@daily 5", "unknown_macro", {"value": "'@daily 5'"}),
     ("@", "unknown_macro", {"value": "'@'"}),
     ("@every", "invalid_interval", {"value": "''"}),

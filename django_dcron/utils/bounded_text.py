@@ -9,6 +9,9 @@ from collections.abc import Iterable
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 """NUL, which PostgreSQL rejects, and lone surrogates, which aren't valid Unicode."""
 
+OMISSION_MARK = re.compile(r"\n\[\.\.\. ([0-9,]+) characters omitted \.\.\.\]\n")
+"""The mark in the middle of a text that exceeded its limit."""
+
 
 def replace_unstorable(text: str) -> str:
     return UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,6 +1,5 @@
 """Texts within their limit keep the start and the end, and report how much is omitted."""
 
-import re
 import threading
 
 import pytest
@@ -8,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_dcron.utils.bounded_text import (
+    OMISSION_MARK,
     BoundedText,
     first_distinct,
     replace_unstorable,
@@ -15,7 +15,6 @@ from django_dcron.utils.bounded_text import (
     with_ellipsis,
 )
 
-MARK = re.compile(r"\n\[\.\.\. ([\d,]+) characters omitted \.\.\.\]\n")
 plain = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=40)
 
 
@@ -38,7 +37,7 @@ def test_long_text_keeps_head_and_tail_and_counts_omitted_characters(
 @given(st.text(max_size=200), st.integers(0, 60))
 def test_truncated_text_never_exceeds_limit_plus_marker(text: str, limit: int) -> None:
     kept = truncate_middle(text, limit)
-    assert len(MARK.sub("", kept, count=1)) <= max(limit, 0) or len(text) <= limit
+    assert len(OMISSION_MARK.sub("", kept, count=1)) <= max(limit, 0) or len(text) <= limit
     assert len(kept) <= limit + len("\n[... 1,000,000 characters omitted ...]\n")
     kept.encode()  # no lone surrogate
     assert "\x00" not in kept
@@ -55,7 +54,7 @@ def test_limits_of_zero_to_two_characters_are_respected(limit: int) -> None:
     for _ in range(5):
         buffer.write("ab")
         buffer.write("")
-    assert len(MARK.sub("", buffer.getvalue())) == limit
+    assert len(OMISSION_MARK.sub("", buffer.getvalue())) == limit
     assert buffer.written == 10
 
 
@@ -65,7 +64,7 @@ def test_memory_stays_bounded_when_writing_megabytes() -> None:
         buffer.write("x" * 10)
     buffer.write("y" * 1_000_000)
     assert sum(map(len, [*buffer._head, *buffer._tail])) <= 200
-    assert MARK.search(buffer.getvalue())
+    assert OMISSION_MARK.search(buffer.getvalue())
 
 
 def test_buffer_can_be_read_while_another_thread_writes() -> None:
@@ -81,7 +80,7 @@ def test_buffer_can_be_read_while_another_thread_writes() -> None:
     writer.start()
     try:
         for _ in range(2000):
-            assert len(MARK.sub("", buffer.getvalue())) <= 64
+            assert len(OMISSION_MARK.sub("", buffer.getvalue())) <= 64
     finally:
         stop.set()
         writer.join()

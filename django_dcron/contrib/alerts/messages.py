@@ -18,6 +18,7 @@ from django_dcron.models import Alert, Attempt, Job, Node, Run
 from django_dcron.policies.alerting import EVERY, AlertKind, Event
 from django_dcron.policies.health.problems import Issue
 from django_dcron.policies.lifecycle import State
+from django_dcron.utils.bounded_text import OMISSION_MARK
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.time_format import format_site_time
 
@@ -163,10 +164,17 @@ def _lines_about(run: Run, state: State | None) -> Iterator[str]:
 def _raised_at(traceback: str) -> str:
     """Return the last line of the traceback that names a place in the code, or an empty text."""
     last = traceback[max(0, *map(traceback.rfind, BETWEEN_EXCEPTIONS)) :]
-    lines = last.partition(HEADER)[2].splitlines()
-    frames = takewhile(lambda line: line.startswith(" "), lines)
-    places = [line.strip() for line in frames if line.startswith('  File "')]
+    frames = last.partition(HEADER)[2]
+    cut = OMISSION_MARK.search(frames)
+    if cut and all(map(_is_of_frame, frames[: cut.start()].splitlines())):
+        frames = frames[cut.end() :].partition("\n")[2]  # after the rest of a line
+    lines = takewhile(_is_of_frame, frames.splitlines())
+    places = [line.strip() for line in lines if line.startswith('  File "')]
     return places[-1] if places else ""
+
+
+def _is_of_frame(line: str) -> bool:
+    return line.startswith(" ")
 
 
 def _link(label: str, page: str, *args: object) -> str:

@@ -39,6 +39,7 @@ from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_absence import Absence, FoundAbsence, absence_for
 from django_dcron.models import Attempt, Node, Run
 from django_dcron.policies.lifecycle import Outcome, State
+from django_dcron.utils.bounded_text import OMISSION_MARK
 
 CHECK_EVERY = 0.5
 """Seconds between two reads of the run."""
@@ -49,8 +50,6 @@ CHECK_ABSENCE_EVERY = 5.0
 ABSENCE_TIMEOUT = 60.0
 """Seconds without a database, node or worker after which the wait ends. A restart takes less time.
 """
-MARK = re.compile(r"\n\[\.\.\. ([0-9,]+) characters omitted \.\.\.\]\n")
-"""The mark in the middle of a log that has exceeded its limit."""
 STYLES = {Outcome.SUCCEEDED: GOOD, Outcome.FAILED: BAD, Outcome.TIMED_OUT: BAD, Outcome.LOST: BAD}
 
 
@@ -239,7 +238,7 @@ def new_log_text(printed: str, log: str) -> str:
 
 
 def _mark(log: str) -> re.Match[str] | None:
-    return MARK.match(log, settings.LOG_LIMIT // 2)
+    return OMISSION_MARK.match(log, settings.LOG_LIMIT // 2)
 
 
 def _written(log: str) -> int:

@@ -296,6 +296,22 @@ def test_alert_about_an_exception_names_the_line_that_raised_it(
             'Traceback (most recent call last):\n  File "c.py", line 4, in h\nF: no\n',
             'File "c.py", line 4, in h',
         ),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g'
+            "\n[... 9,000 characters omitted ...]\n"
+            'ile "b.py", line 2, in g\n    h()\n  File "c.py", line 3, in h\n    raise E\nE: oh\n',
+            'File "c.py", line 3, in h',
+        ),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+            "\n[... 9,000 characters omitted ...]\n very long message\n",
+            "",
+        ),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 1, in f\nE: very long'
+            '\n[... 9,000 characters omitted ...]\n message\n  File "quoted.py", line 3, in h\n',
+            'File "a.py", line 1, in f',
+        ),
     ],
 )
 def test_place_is_that_of_the_last_exception(traceback: str, place: str) -> None:

@@ -25,7 +25,12 @@ from django_dcron.contrib.importers.entry_plans import (
 from django_dcron.contrib.importers.origins import stored_key
 from django_dcron.contrib.importers.schedule_fields import iso_in_site_zone
 from django_dcron.contrib.importers.source_contents import CRONTAB, PendingAction, SourceContents
-from django_dcron.contrib.importers.sources import SCHEDULERS, process_name, runs_in_workers
+from django_dcron.contrib.importers.sources import (
+    OPTIONS_OF_SOURCES,
+    SCHEDULERS,
+    process_name,
+    runs_in_workers,
+)
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.jobs.representation import JOB_FIELDS, ValueFormat, definition_of
 from django_dcron.management.dcron.import_settings import (
@@ -287,10 +292,11 @@ def show_remaining_work(
         out.line(f"! {job} is still a shadow: its code isn't executed", WARNING)
     if waiting := _awaiting_handover(options, plans):
         source = options["source"]
+        given = [f"--{name}={options[name]}" for name in OPTIONS_OF_SOURCES if options[name]]
+        command = shlex.join(["manage.py", "dcron", "handover", source, *given, "--apply"])
         out.line(
             f"! {number_of(len(waiting), 'job waits', 'jobs wait')} for the handover, paused or as "
-            f"a shadow. When {process_name(source)} has stopped: manage.py dcron handover {source} "
-            "--apply",
+            f"a shadow. When {process_name(source)} has stopped: {command}",
             WARNING,
         )
 

@@ -103,6 +103,8 @@ def test_handover_uses_the_given_time_zone(settings: Settings) -> None:
     settings.CRONJOBS = JOBS[:1]
     zone = ("--timezone", "Europe/Berlin")
     assert call("import", "django-crontab", *zone, "--apply", "--disabled").code == 0
+    waiting = call("import", "django-crontab", *zone).out
+    assert f"manage.py dcron handover django-crontab {'='.join(zone)} --apply" in waiting
     assert call("handover", "django-crontab", *zone, "--apply").code == 0
     job = Job.objects.get()
     assert (job.timezone, job.enabled) == ("Europe/Berlin", True)

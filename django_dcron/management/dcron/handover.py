@@ -110,8 +110,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _show_preview_result(out: Output, result: import_.ImportResult) -> None:
     """Show whether the handover would be complete. Raises ``CommandError`` if it wouldn't be."""
     above = "" if out.is_json else "; see above"
-    if blocked := len(_blocked(result)):
-        number = number_of(blocked, "imported job")
+    if left := _not_taken_over(result):
+        number = number_of(left, "imported job")
         raise negative_result(f"The handover would be incomplete: {number} can't take over{above}.")
     if result.problems and not _running(result):
         raise negative_result(f"No job would run here: no entry can be imported{above}.")
@@ -189,18 +189,14 @@ def _show_paused(out: Output, source: str, paused: list[str]) -> None:
     )
 
 
-def _blocked(result: import_.ImportResult) -> set[int]:
-    """Return the keys of the imported jobs that problems keep from taking over."""
-    return {
+def _not_taken_over(result: import_.ImportResult) -> int:
+    """Return the number of shadows that stay shadows, and of jobs that problems keep paused."""
+    blocked = {
         plan.existing.pk
         for plan in result.plans
         if plan.outcome in PROBLEMS and plan.existing and awaits_handover(plan.existing)
     }
-
-
-def _not_taken_over(result: import_.ImportResult) -> int:
-    """Return the number of shadows that stay shadows, and of jobs that problems keep paused."""
-    return len(_blocked(result) | {job.pk for job in shadows_left(result.plans)})
+    return len(blocked | {job.pk for job in shadows_left(result.plans)})
 
 
 def _show_next_step(out: Output, source: str) -> None:

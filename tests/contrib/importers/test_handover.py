@@ -786,6 +786,8 @@ def test_handover_fails_if_a_shadow_stays_a_shadow() -> None:
         crontab_row(name, **twelve_hours_from_now())
     assert call("import", SOURCE, "--apply", "--shadow").code == 0
     Job.objects.filter(name="b").update(target="shadow:tests.app.tasks.ok")
+    preview = call("handover", SOURCE)
+    assert (preview.code, "1 imported job can't take over" in preview.err) == (1, True)
     done = call("handover", SOURCE, "--apply")
     assert (done.code, "1 job runs here" in done.err) == (1, True)
 

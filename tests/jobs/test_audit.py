@@ -14,6 +14,7 @@ from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs import pausing
 from django_dcron.jobs.audit.actor import Actor, acting, acting_as, current_actor
+from django_dcron.jobs.audit.differences import CONTEXT
 from django_dcron.models import AuditEntry, Calendar, Job, Run, Statistics, Via
 from django_dcron.targets.redaction import MASK
 from tests.factories import forget_entries, make_idle_job, make_job, make_run
@@ -185,6 +186,18 @@ def test_calendars_and_freezes_are_recorded() -> None:
     assert (frozen.action, frozen.actor, frozen.reason) == ("freeze", "ada", "deploy")
     assert "until" in frozen.after
     assert (ended.action, ended.actor) == ("unfreeze", "bob")
+
+
+def test_entry_shows_a_change_at_the_end_of_a_long_value() -> None:
+    dates = "\n".join(f"{year}-12-26" for year in range(2000, 2050))
+    calendar = control.save_calendar(Calendar(name="closed", dates=dates))
+    calendar.dates += "\n2050-02-28"
+    control.save_calendar(calendar)
+
+    changed = entries(kind="calendar")[1]
+    before, after = changed.before["dates"], changed.after["dates"]
+    assert (len(before), before[0]) == (CONTEXT + 1, "…")
+    assert after == f"{before}\n2050-02-28"
 
 
 def test_backfill_is_recorded_once() -> None:

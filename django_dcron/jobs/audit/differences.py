@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any
 
 from django.db.models import Model
@@ -22,6 +22,10 @@ from django_dcron.utils.bounded_text import with_ellipsis
 
 LONGEST = 300
 """The maximum number of characters of a value in the log. A description may have thousands."""
+CONTEXT = 20
+"""The number of equal characters that a long value keeps before its first difference. Lists show
+only the first 40 characters of a value.
+"""
 
 Values = dict[str, Any]
 
@@ -56,19 +60,22 @@ def values_of(row: Model) -> Values:
 def differences(model: type[Model], before: Values, after: Values) -> list[FieldChange]:
     """Return the changed fields, with secrets redacted: everyone who sees the job sees the log."""
     fields = FIELDS.get(model, {})
-    changed = [
-        name
+    return [
+        _change(fields[name], before[name], value)
         for name, value in after.items()
         if name in before and not fields[name].is_same(before[name], value)
     ]
-    return [
-        FieldChange(
-            name,
-            old=stored_value(fields[name], before[name]),
-            new=stored_value(fields[name], after[name]),
-        )
-        for name in changed
-    ]
+
+
+def _change(field: FieldFormat, before: Any, after: Any) -> FieldChange:
+    """Return the change of one field. Long values begin shortly before their first difference."""
+    old, new = _written(field, before), _written(field, after)
+    start = 0
+    if isinstance(old, str) and isinstance(new, str) and max(len(old), len(new)) > LONGEST:
+        pairs = enumerate(zip_longest(old, new))
+        first = next((position for position, (one, other) in pairs if one != other), 0)
+        start = max(first - CONTEXT, 0)
+    return FieldChange(field.name, old=_shortened(old, start), new=_shortened(new, start))
 
 
 def public_value(model: type[Model], name: str, value: Any) -> Any:
@@ -100,8 +107,19 @@ def names_of_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 
 def stored_value(field: FieldFormat, value: Any) -> Any:
     """Return the value as JSON, with lists and objects as text, which may be shortened."""
+    return _shortened(_written(field, value))
+
+
+def _written(field: FieldFormat, value: Any) -> Any:
+    """Return the value as JSON without secrets, with lists and objects as text."""
     written = field.public(to_json(value))
-    if written is None or isinstance(written, bool | int | float):
+    if written is None or isinstance(written, str | bool | int | float):
         return written
-    text = written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)
-    return with_ellipsis(text, LONGEST)
+    return json.dumps(written, ensure_ascii=False)
+
+
+def _shortened(written: Any, start: int = 0) -> Any:
+    """Return a text from ``start`` on, at most ``LONGEST`` characters; other values unchanged."""
+    if not isinstance(written, str):
+        return written
+    return with_ellipsis(f"…{written[start:]}" if start else written, LONGEST)

@@ -102,6 +102,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     options = {**defaults, **options, "take_over": True}
     result = import_.import_entries(out, options, import_.read_source(options))
     if options["apply"]:
+        if not out.is_json and _doctor_detects_runs(options):
+            _show_next_step(out, options["source"])
         _show_takeover_result(out, options["source"], result)
     else:
         _show_preview_result(out, result)
@@ -143,12 +145,10 @@ def _show_unscheduled(out: Output, result: import_.ImportResult, run: str) -> No
 
 
 def _show_takeover_result(out: Output, source: str, result: import_.ImportResult) -> None:
-    """Show the next step and the result. Raises ``CommandError`` if imported jobs aren't enabled.
+    """Show the result. Raises ``CommandError`` if imported jobs aren't enabled.
 
     Entries that could never be imported don't keep the handover of the others from success.
     """
-    if not out.is_json:
-        _show_next_step(out, source)
     running = _running(result)
     here = f"{number_of(running, 'job runs', 'jobs run')} here"
     above = "" if out.is_json else "; see above"
@@ -200,8 +200,6 @@ def _not_taken_over(result: import_.ImportResult) -> int:
 
 
 def _show_next_step(out: Output, source: str) -> None:
-    if not _doctor_detects_runs(source):
-        return
     scheduler = process_name(source)
     out.line(f"In five minutes, check with manage.py dcron doctor that {scheduler} runs no jobs.")
 
@@ -217,10 +215,13 @@ def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
         out.line("! No node is running. Start one before the handover: manage.py runcron", WARNING)
 
 
-def _doctor_detects_runs(source: str) -> bool:
+def _doctor_detects_runs(options: dict[str, Any]) -> bool:
     """Return whether ``dcron doctor`` can detect that the other scheduler still runs jobs."""
+    source = options["source"]
     if source == celery_config.SOURCE:
         return True
+    if options["app"]:  # the doctor reads only the runs of the Django app
+        return False
     with suppress(SourceProblem):
         SCHEDULERS[source].runs_since(database_now(alias_for(Job)))
         return True

@@ -189,6 +189,15 @@ def test_tasks_and_last_runs_of_the_django_app_are_read(django_app: Any) -> None
     assert importer.runs_since(NOW).times == {}
 
 
+def test_handover_of_another_app_does_not_rely_on_the_doctor(django_app: Any) -> None:
+    """The doctor reads only the runs of the Django app."""
+    done = call("handover", "procrastinate", "--apply")
+    assert "dcron doctor" in done.out
+    done = call("handover", "procrastinate", "--app", APP, "--apply")
+    assert "jobs run here" in done.out
+    assert "dcron doctor" not in done.out
+
+
 # --- The occurrences ------------------------------------------------------------------------------
 
 

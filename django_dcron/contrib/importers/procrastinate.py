@@ -160,6 +160,8 @@ def _retries(strategy: Any, warn: Warn) -> dict[str, Any]:
     if (kind.__module__, kind.__name__) != ("procrastinate.retry", "RetryStrategy"):
         warn(f"the retry strategy {kind.__name__} is the project's own; set the job's retries")
         return {}
+    if (strategy.max_attempts or 0) < 0:
+        return {}  # procrastinate never retries
     # Procrastinate's max_attempts counts the retries. 0 means no limit, like None.
     attempts = max_attempts_of(strategy.max_attempts or None, "max_attempts", warn)
     names = sorted(map(exception_name, strategy.retry_exceptions or ()))

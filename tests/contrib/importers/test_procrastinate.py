@@ -115,6 +115,7 @@ def test_own_tasks_are_omitted_and_own_strategies_are_warnings() -> None:
         ({"max_attempts": 4, "exponential_wait": 3}, True),
         ({"max_attempts": 4, "exponential_wait": 1, "wait": 2}, True),
         ({"max_attempts": 1, "linear_wait": 3}, True),
+        ({"max_attempts": -1, "wait": 30}, True),
         ({"max_attempts": 4, "linear_wait": 3}, False),
         ({"max_attempts": 4, "wait": 5, "exponential_wait": 2}, False),
         ({"max_attempts": 4, "exponential_wait": 200}, False),

@@ -146,7 +146,7 @@ def _as_api_exception(error: Exception) -> APIException | None:
         case Http404():
             return exceptions.NotFound()
         case PermissionDenied():
-            return exceptions.PermissionDenied()
+            return exceptions.PermissionDenied(*error.args)
         case InvalidArguments():
             return exceptions.ValidationError({error.field: [error.translate(translation)]})
         case InvalidValue():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.test import override_settings
 from django.utils import translation
@@ -181,10 +182,14 @@ class OddStatus(APIException):
     [
         (TokenExpired, ("The token has expired.", "token_not_valid")),
         (OddStatus, ("Gone away.", "gone_away")),
+        (PermissionDenied("Only from the office."), ("Only from the office.", "permission_denied")),
     ],
 )
 def test_exceptions_of_project_classes_become_problems(
-    error: type[APIException], shown: tuple[str, str], api: Api, monkeypatch: pytest.MonkeyPatch
+    error: type[APIException] | PermissionDenied,
+    shown: tuple[str, str],
+    api: Api,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Never(BaseAuthentication):
         def authenticate(self, request: Any) -> None:

@@ -82,20 +82,21 @@ class Recurrence:
     def as_fields(self) -> tuple[str, str, str]:
         """The day of month, month and day of week as cron fields, to describe the days.
 
-        All are ``*`` if the fields can't express the days of the rule.
+        All are ``*`` if the fields can't express the days of the rule, and for a yearly rule
+        without months, because "every year on Monday" would be misleading.
         """
         months = ",".join(map(str, self.months)) or "*"
-        unusual = self.positions or self.year_days
+        in_whole_year = self.frequency == "YEARLY" and not self.months
+        unusual = self.positions or self.year_days or in_whole_year
         if unusual or (self.weekdays and self.month_days):
             return "*", "*", "*"
         if self.month_days:
             days = (str(day) if day > 0 else f"L-{-1 - day}" for day in self.month_days)
             return ",".join(days).replace("L-0", "L"), months, "*"
-        counted_in_year = self.frequency == "YEARLY" and not self.months
         items = []
         for day, number in self.weekdays:
             suffix = _number_suffix(number)
-            if suffix is None or (suffix and counted_in_year):
+            if suffix is None:
                 return "*", "*", "*"
             items.append(f"{(day + 1) % 7}{suffix}")  # cron counts from Sunday
         return "*", months, ",".join(items)

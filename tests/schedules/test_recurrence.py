@@ -198,6 +198,8 @@ def test_rule_is_read_in_either_case_and_with_its_prefix() -> None:
         ("FREQ=DAILY;INTERVAL=10", ["every 10 days"]),
         ("FREQ=MONTHLY;BYDAY=MO,TU;BYSETPOS=-1", ["BYSETPOS=-1"]),
         ("FREQ=YEARLY;BYDAY=20MO", ["BYDAY=20MO"]),
+        ("FREQ=YEARLY;BYDAY=MO", ["every year", "BYDAY=MO"]),
+        ("FREQ=YEARLY;BYMONTHDAY=1", ["every year", "BYMONTHDAY=1"]),
     ],
 )
 def test_description_explains_the_rule(rule: str, fragments: list[str]) -> None:

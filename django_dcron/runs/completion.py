@@ -180,8 +180,9 @@ def _finish(
 
 def _why_cancelled(run: Run) -> str:
     """Return the reason given with the cancel request, or that the code itself cancelled."""
-    reason = transitions.runs().filter(pk=run.pk).values_list("reason", flat=True).first()
-    return reason or "the code raised RunCancelled"
+    requested = transitions.runs().filter(pk=run.pk).exclude(cancel_requested_at=None)
+    reason = requested.values_list("reason", flat=True).first()
+    return "the code raised RunCancelled" if reason is None else reason
 
 
 def record_late_outcome(run: Run, token: UUID, outcome: Outcome) -> bool:

@@ -381,6 +381,14 @@ def test_cancel_during_the_retry_decision_ends_the_run() -> None:
     assert attempt_of(run).outcome == Outcome.FAILED
 
 
+@pytest.mark.parametrize("reason", ["by hand", ""])
+def test_cancelled_run_has_the_reason_of_the_request(reason: str) -> None:
+    run = running()
+    control.cancel(reread(run), reason)
+    assert end_attempt(run, 1, CANCELLED, attempt_of(run).token)
+    assert (state_of(run), reread(run).reason) == (State.CANCELLED, reason)
+
+
 def test_success_after_a_cancel_request_is_recorded_as_success() -> None:
     run = running()
     control.cancel(reread(run))

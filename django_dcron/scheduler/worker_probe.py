@@ -106,12 +106,13 @@ def dropped_runs(
     """
     good = [reply for reply in replies if reply.executes and reply.name not in foreign]
     served_queues = {queue for reply in good for queue in reply.queues}
-    dropped_at = {}
+    dropped_at: dict[UUID, datetime] = {}
     for reply in replies:
         if reply.name in foreign and served_queues & set(reply.queues):
             for unknown in reply.unknown_runs:
                 if unknown.dropped:
-                    dropped_at[unknown.run_id] = now - timedelta(seconds=unknown.age)
+                    at = now - timedelta(seconds=unknown.age)
+                    dropped_at[unknown.run_id] = max(at, dropped_at.get(unknown.run_id, at))
     return [
         run
         for run in waiting

@@ -52,6 +52,9 @@ def waiting(queued_before: float) -> WaitingRun:
             [foreign(age=5), GOOD], 4, True, id="dropped just before it was marked as queued"
         ),
         pytest.param([foreign(age=20), GOOD], 10, False, id="dropped before its latest delivery"),
+        pytest.param(
+            [foreign(age=5), foreign(age=20), GOOD], 10, True, id="dropped by two workers in turn"
+        ),
         pytest.param([foreign(dropped=False), GOOD], 10, False, id="returned to the queue"),
         pytest.param([foreign()], 10, False, id="no other worker"),
         pytest.param([foreign(queue="other"), GOOD], 10, False, id="no other worker of this queue"),

@@ -79,7 +79,7 @@ def _in_a_row(field: CronField) -> bool:
 
 def _step(field: CronField) -> Step | None:
     match = re.fullmatch(r"(?:\*|\d+)/(\d+)", field.resolved)
-    if match is None or len(field.values) < 2 or match[1] == "1":
+    if match is None or len(field.values) < 2 or int(match[1]) == 1:
         return None
     return Step(field.values[0], int(match[1]))
 

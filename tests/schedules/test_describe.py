@@ -17,6 +17,13 @@ def test_description_mentions_every_part(day: str, month: str, year: str) -> Non
     assert {part: part in message for part in parts} == parts
 
 
+@pytest.mark.parametrize("text", ["5/{} * * * *", "0 8/{} * * *", "5/{} * * * * *"])
+def test_step_with_leading_zero_has_the_same_description(text: str) -> None:
+    for step in ("1", "2"):
+        padded, plain = (parse_schedule(text.format(zeros + step)) for zeros in ("0", ""))
+        assert describe(padded) == describe(plain)
+
+
 @pytest.mark.parametrize(
     ("weekday", "name"),
     list(enumerate(("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"))),

@@ -673,7 +673,8 @@ def test_run_of_selection_does_not_wait() -> None:
     make_shop()
     assert call("run", "shop/*")[0] == 2
     assert call("run", "shop/*", "--yes", "--timeout", "1m")[0] == 2
-    assert call("run", "import", "--dry-run")[0] == 0
+    assert call("run", "shop/*", "--dry-run", "--timeout", "1m")[0] == 2
+    assert call("run", "import", "--dry-run", "--timeout", "1m")[0] == 0
     assert not Run.objects.exists()
     code, shown = document("run", "shop/*", "--yes", "--idempotency-key", "deploy-1")
     assert code == 0

@@ -83,9 +83,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["timeout"]:
         timeout = option_values.parse_duration_option("--timeout", options["timeout"])
     selected = select(options, find_job)
-    if selected.by_criteria or len(selected.rows) > 1 or options["dry_run"]:
-        if timeout is not None:
-            raise usage_error("--timeout needs a single job, given by its name.")
+    is_bulk = selected.by_criteria or len(selected.rows) > 1
+    if is_bulk and timeout is not None:
+        raise usage_error("--timeout needs a single job, given by its name.")
+    if is_bulk or options["dry_run"]:
         _run_many(output, selected, options)
         return
     created = _trigger(selected.rows[0], options)

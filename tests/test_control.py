@@ -175,6 +175,13 @@ def test_invalid_idempotency_key_is_refused(key: str) -> None:
     assert control.trigger(make_idle_job(), idempotency_key="x" * 120)
 
 
+@pytest.mark.parametrize("key", ["order\0", "order \ud800"], ids=ascii)
+def test_idempotency_key_that_cannot_be_stored_is_refused(key: str) -> None:
+    for trigger in (control.trigger, lambda job, **given: control.trigger_many([job], **given)):
+        with refusal(InvalidValue, "not_storable", field="idempotency_key"):
+            trigger(make_idle_job(), idempotency_key=key)
+
+
 @pytest.mark.parametrize("change", [str, str.upper, str.title])
 def test_idempotency_key_of_a_chain_is_refused(change: Callable[[str], str]) -> None:
     """Otherwise the chained run would count as created already and would never be created."""
@@ -336,6 +343,13 @@ def test_rerun_of_an_unfinished_run_is_refused(state: State) -> None:
         control.rerun(make_run(make_idle_job(), state))
     assert (refused.value.code, str(refused.value.params["state"])) == ("not_finished", state)
     assert Run.objects.count() == 1
+
+
+def test_rerun_of_a_run_that_was_deleted_with_its_job_is_refused() -> None:
+    run = Run.objects.get(pk=make_run(make_idle_job(), "failed").pk)
+    Job.objects.all().delete()
+    with refusal(NotPossible, "pruned"):
+        control.rerun(run)
 
 
 # --- cancel -------------------------------------------------------------------------------------

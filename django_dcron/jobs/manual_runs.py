@@ -28,6 +28,7 @@ from django_dcron.exceptions import (
 from django_dcron.jobs.action_texts import STATE_NAMES
 from django_dcron.jobs.audit.recording import record_new_runs
 from django_dcron.jobs.batching import BatchResult, change_in_batches
+from django_dcron.jobs.pausing import require_text
 from django_dcron.jobs.row_arguments import require_row, require_rows
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
@@ -177,6 +178,7 @@ def _check_key(key: str) -> None:
             most=LONGEST_KEY,
             code="invalid_length",
         )
+    require_text("idempotency_key", key, LONGEST_KEY)
     # Some databases compare keys without regard to case.
     if key.casefold().startswith(FOLLOWER_KEY_PREFIX):
         raise InvalidValue(
@@ -218,8 +220,12 @@ def rerun(run: Run) -> Run:
             state=TranslatableText(STATE_NAMES[State(run.state)]),
             code="not_finished",
         )
+    try:
+        job = run.job
+    except Job.DoesNotExist:
+        raise _pruned() from None
     return _make_run(
-        run.job,
+        job,
         Trigger.RERUN,
         args=run.args,
         kwargs=run.kwargs,
@@ -324,6 +330,8 @@ def _require_existing(job: Job, original: UUID | None, using: str) -> None:
     """Raise ``NotPossible`` if the job, or the run to repeat, has been deleted."""
     _require_job(job, using)
     if original is not None and not Run.objects.using(using).filter(pk=original).exists():
-        raise NotPossible(
-            _("The run can't be run again, because it has been pruned."), code="pruned"
-        ) from None
+        raise _pruned() from None
+
+
+def _pruned() -> NotPossible:
+    return NotPossible(_("The run can't be run again, because it has been pruned."), code="pruned")

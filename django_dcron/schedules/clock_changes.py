@@ -72,15 +72,12 @@ def _changes_of(line: Schedule, after: datetime, until: datetime) -> Iterator[Cl
     cron, zone = line.wall_clock
     begin, end = (moment.astimezone(UTC).replace(tzinfo=None) for moment in (after, until))
     for period in _periods_begun(zone, begin, end):
-        shown_before, shown_after = _local_times_at_start(period)
-        if isinstance(line.rule, Windowed):
-            low, high = sorted((shown_before, shown_after))
-            open_time = line.rule.calendar.open_time_from(low)
-            if open_time is None or open_time >= high:
-                continue  # All skipped or repeated times are excluded.
-        if effect := effect_at(cron, period):
+        effect = effect_at(cron, period)
+        if effect is not None and isinstance(line.rule, Windowed):
+            effect = _effect_with_calendar(effect, line.rule, cron, period)
+        if effect is not None:
             at = period.start.replace(tzinfo=UTC)
-            yield ClockChange(zone, at, shown_before, shown_after, effect)
+            yield ClockChange(zone, at, *_local_times_at_start(period), effect)
 
 
 def _periods_begun(zone: str, after: datetime, until: datetime) -> Iterator[OffsetPeriod]:
@@ -107,6 +104,35 @@ def effect_at(cron: Cron, period: OffsetPeriod) -> Effect | None:
     if shift > timedelta():
         return Effect.ONCE_AFTER if fixed else Effect.NOT_AT_ALL
     return Effect.FIRST_TIME if fixed else Effect.BOTH_TIMES
+
+
+def _effect_with_calendar(
+    effect: Effect, rule: Windowed, cron: Cron, period: OffsetPeriod
+) -> Effect | None:
+    """Return the effect on a schedule whose calendar excludes times, if there is one."""
+    low, high = sorted(_local_times_at_start(period))
+    if not _has_open_time(rule, cron, low, high):
+        return None
+    if effect is Effect.ONCE_AFTER and rule.excludes(period.start):
+        # With ``moves``, the occurrences run once, at the end of the excluded time.
+        return None if rule.moves else Effect.NOT_AT_ALL
+    return effect
+
+
+def _has_open_time(rule: Windowed, cron: Cron, low: datetime, high: datetime) -> bool:
+    """Return whether a local time in ``[low, high)`` isn't excluded.
+
+    Unless occurrences at excluded times move, it must be a time of ``cron``.
+    """
+    local: datetime | None = low
+    while local is not None:
+        found = local if rule.moves else cron.at_or_after(local)
+        if found is None or found >= high:
+            return False
+        local = rule.calendar.open_time_from(found)
+        if local == found:
+            return True
+    return False
 
 
 def _local_times_at_start(period: OffsetPeriod) -> tuple[datetime, datetime]:

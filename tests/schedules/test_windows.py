@@ -500,6 +500,28 @@ def test_clock_change_in_excluded_time_is_not_reported() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "excluded", "effects"),
+    [
+        ("0 2,4 * * *", "01:50-02:10", []),
+        ("0 2,4 * * *", "02:10-02:50", ["once_after", "first_time"]),
+        ("0,30 2 * * *", "02:10-02:50", ["once_after", "first_time"]),
+        ("30 2 * * *", "03:00-05:00", ["not_at_all", "first_time"]),
+        ("*/20 2 * * *", "02:00-02:30", ["not_at_all", "both_times"]),
+    ],
+)
+def test_reported_clock_changes_are_those_of_times_that_are_not_excluded(
+    text: str, excluded: str, effects: list[str]
+) -> None:
+    own = parse_schedule(text, "Europe/Berlin")
+    schedule = apply_calendar(own, calendar(excluded), SKIP)
+    found = list(clock_changes(schedule, STARTS[0], STARTS[1] + 5 * DAY))
+    assert [change.effect for change in found] == effects
+    for change in found:
+        at_end = list(schedule.occurrences(change.at - MICROSECOND, change.at))
+        assert bool(at_end) == (change.effect == "once_after")
+
+
 def test_different_schedules_have_different_descriptions() -> None:
     own = parse_schedule("0 3 * * *")
     words = {

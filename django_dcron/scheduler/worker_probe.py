@@ -159,8 +159,8 @@ class WorkerProbe:
                 return
             watchdog.record_activity(name, rest=LONGEST_REQUEST)
             try:
-                self.check()
-                self._failed = False
+                if self.check():
+                    self._failed = False
             except Exception as error:
                 # The database or the broker is unreachable, which other threads report. Or it is a
                 # bug.

@@ -206,7 +206,7 @@ def test_thread_survives_errors_and_logs_the_first(
 
     class Stopping:
         def wait(self, seconds: float) -> bool:
-            clock.advance(ASK_IDLE_EVERY)
+            clock.advance(ASK_IDLE_EVERY / 2)  # every second check asks
             return workers.asked == 3
 
     class Watchdog:

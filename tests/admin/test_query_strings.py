@@ -123,6 +123,22 @@ def test_search_with_many_words_causes_no_error(
     assert admin_client.get(f"{list_url(model)}?q={MANY_WORDS}").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        ("run_changelist", "q"),
+        ("run_changelist", "job_name"),
+        ("job_suggestions", "job_name"),
+        ("attempt_changelist", "q"),
+    ],
+)
+def test_search_for_a_long_word_causes_no_error(
+    admin_client: Client, attempt: Attempt, page: str, name: str
+) -> None:
+    url = reverse(f"admin:django_dcron_{page}")
+    assert admin_client.get(url, {name: "x" * 60_000}).status_code == 200
+
+
 def test_attempt_search_needs_same_number_of_queries_for_any_words(
     admin_client: Client, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 MAX_WORDS = 8
 """The maximum number of words in a search. Databases limit the length of a query."""
+LONGEST_SEARCH = 1_000
+"""The maximum number of characters of a search. SQLite refuses long patterns."""
 
 
 def search_words(search_term: str) -> list[str]:
-    return search_term.split()[:MAX_WORDS]
+    return search_term[:LONGEST_SEARCH].split()[:MAX_WORDS]
 
 
 def rows_to_show(response: HttpResponse) -> list[Any]:

@@ -81,7 +81,10 @@ def _step(field: CronField) -> Step | None:
     match = re.fullmatch(r"(?:\*|\d+)/(\d+)", field.resolved)
     if match is None or len(field.values) < 2 or int(match[1]) == 1:
         return None
-    return Step(field.values[0], int(match[1]))
+    found = Step(field.values[0], int(match[1]))
+    # Every 40 minutes would be wrong: the last step of the hour has 20 minutes.
+    is_uneven = (field.kind.top + 1) % found.step != 0
+    return None if found.first == 0 and is_uneven else found
 
 
 def _seconds(field: CronField, language: Language) -> str:

@@ -120,17 +120,17 @@ def _effect_with_calendar(
 
 
 def _has_open_time(rule: Windowed, cron: Cron, low: datetime, high: datetime) -> bool:
-    """Return whether a local time in ``[low, high)`` isn't excluded.
+    """Return whether ``cron`` matches a time in ``[low, high)`` that isn't excluded.
 
-    Unless occurrences at excluded times move, it must be a time of ``cron``.
+    With ``moves``, an excluded time counts if its occurrence moves to a time before ``high``.
     """
     local: datetime | None = low
     while local is not None:
-        found = local if rule.moves else cron.at_or_after(local)
+        found = cron.at_or_after(local)
         if found is None or found >= high:
             return False
         local = rule.calendar.open_time_from(found)
-        if local == found:
+        if local == found or (rule.moves and local is not None and local < high):
             return True
     return False
 

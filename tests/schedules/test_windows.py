@@ -501,20 +501,23 @@ def test_clock_change_in_excluded_time_is_not_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "excluded", "effects"),
+    ("text", "excluded", "policy", "effects"),
     [
-        ("0 2,4 * * *", "01:50-02:10", []),
-        ("0 2,4 * * *", "02:10-02:50", ["once_after", "first_time"]),
-        ("0,30 2 * * *", "02:10-02:50", ["once_after", "first_time"]),
-        ("30 2 * * *", "03:00-05:00", ["not_at_all", "first_time"]),
-        ("*/20 2 * * *", "02:00-02:30", ["not_at_all", "both_times"]),
+        ("0 2,4 * * *", "01:50-02:10", SKIP, []),
+        ("0 2,4 * * *", "01:50-02:10", END, ["once_after", "first_time"]),
+        ("0 2,4 * * *", "02:10-02:50", SKIP, ["once_after", "first_time"]),
+        ("0,30 2 * * *", "02:10-02:50", SKIP, ["once_after", "first_time"]),
+        ("30 2 * * *", "02:30-04:30", END, []),
+        ("30 2 * * *", "03:00-05:00", SKIP, ["not_at_all", "first_time"]),
+        ("30 2 * * *", "03:00-05:00", END, ["first_time"]),
+        ("*/20 2 * * *", "02:00-02:30", SKIP, ["not_at_all", "both_times"]),
     ],
 )
 def test_reported_clock_changes_are_those_of_times_that_are_not_excluded(
-    text: str, excluded: str, effects: list[str]
+    text: str, excluded: str, policy: ExclusionPolicy, effects: list[str]
 ) -> None:
     own = parse_schedule(text, "Europe/Berlin")
-    schedule = apply_calendar(own, calendar(excluded), SKIP)
+    schedule = apply_calendar(own, calendar(excluded), policy)
     found = list(clock_changes(schedule, STARTS[0], STARTS[1] + 5 * DAY))
     assert [change.effect for change in found] == effects
     for change in found:

@@ -34,6 +34,7 @@ from django_dcron.db.clock import Clock
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.dispatch.base import DispatchFailed, SupportsWorkerRequests, WorkerReply
+from django_dcron.dispatch.queues import queue_name
 from django_dcron.models import Node
 from django_dcron.runs import deliveries, transitions
 
@@ -64,6 +65,8 @@ class WaitingRun:
     attempt: int
     queued_at: datetime
     deliveries: int
+    queue: str = ""
+    """The queue of the run's job. Empty: unknown."""
 
 
 class Leader(Protocol):
@@ -102,13 +105,15 @@ def dropped_runs(
 ) -> list[WaitingRun]:
     """Return the waiting runs whose latest message a foreign worker dropped.
 
-    Only runs that another worker may take from the same queue are returned.
+    Only runs that another worker may take from the same queue are returned. A run of an unknown
+    queue may be in any queue of a foreign worker.
     """
     good = [reply for reply in replies if reply.executes and reply.name not in foreign]
     served_queues = {queue for reply in good for queue in reply.queues}
+    queues = {queue for reply in replies if reply.name in foreign for queue in reply.queues}
     dropped_at: dict[UUID, datetime] = {}
     for reply in replies:
-        if reply.name in foreign and served_queues & set(reply.queues):
+        if reply.name in foreign:
             for unknown in reply.unknown_runs:
                 if unknown.dropped:
                     at = now - timedelta(seconds=unknown.age)
@@ -116,7 +121,9 @@ def dropped_runs(
     return [
         run
         for run in waiting
-        if run.run_id in dropped_at and dropped_at[run.run_id] >= run.queued_at - MARKED_WITHIN
+        if run.run_id in dropped_at
+        and dropped_at[run.run_id] >= run.queued_at - MARKED_WITHIN
+        and served_queues & ({run.queue} if run.queue else queues)
     ]
 
 
@@ -196,10 +203,12 @@ class WorkerProbe:
         queued = (
             transitions.runs().in_shards(shards, settings.SHARDS).queued().filter(due_at__lt=since)
         )
-        rows = queued.order_by("due_at").values_list("pk", "attempt", "queued_at", "deliveries")
+        columns = ("pk", "attempt", "queued_at", "deliveries", "job__target", "job__queue")
+        rows = list(queued.order_by("due_at").values_list(*columns)[:WAITING_AT_ONCE])
+        queues = {names: queue_name(*names) for names in {row[-2:] for row in rows}}
         return [
-            WaitingRun(run_id, attempt, queued_at, deliveries)
-            for run_id, attempt, queued_at, deliveries in rows[:WAITING_AT_ONCE]
+            WaitingRun(run_id, attempt, queued_at, deliveries, queues[target, queue])
+            for run_id, attempt, queued_at, deliveries, target, queue in rows
             if queued_at is not None
         ]
 

@@ -12,7 +12,7 @@ from django_dcron.db.now import database_now
 from django_dcron.dispatch.base import DispatchFailed, UnknownRunReport, WorkerReply
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.locks.file import FileLock
-from django_dcron.models import Node
+from django_dcron.models import Job, Node
 from django_dcron.runs import deliveries, transitions
 from django_dcron.scheduler.runner import Runner
 from django_dcron.scheduler.worker_probe import (
@@ -73,6 +73,21 @@ def test_run_dropped_by_a_foreign_worker_is_dispatched_again(
     assert dropped_runs(answers, [run], START, named) == ([run] if again else [])
 
 
+@pytest.mark.django_db
+def test_dropped_run_waits_for_a_worker_of_its_own_queue(clock: StillClock, node: Node) -> None:
+    unserved, served = (
+        queued_run(clock.now(), 20, job=make_idle_job(queue=queue)) for queue in ("mail", "celery")
+    )
+    unknown = tuple(UnknownRunReport(run.pk, 5.0, True) for run in (unserved, served))
+    foreign_of_both = WorkerReply("foreign", ("celery", "mail"), True, unknown)
+    probe = WorkerProbe(Leader(), clock, Workers([foreign_of_both, GOOD]))
+    clock.advance(ASK_EVERY)
+    assert probe.check()
+    unserved.refresh_from_db()
+    served.refresh_from_db()
+    assert (unserved.state, served.state) == ("queued", "pending")
+
+
 def test_worker_that_only_misses_deleted_runs_is_not_foreign() -> None:
     assert foreign_workers([foreign()], known_here=set()) == set()
 
@@ -113,9 +128,9 @@ def node(clock: StillClock) -> Node:
     )
 
 
-def queued_run(at: datetime, age: float, **fields: Any) -> Any:
+def queued_run(at: datetime, age: float, job: Job | None = None, **fields: Any) -> Any:
     then = at - age * SECOND
-    return make_run(make_idle_job(), "queued", due_at=then, queued_at=then, **fields)
+    return make_run(job or make_idle_job(), "queued", due_at=then, queued_at=then, **fields)
 
 
 @pytest.mark.django_db

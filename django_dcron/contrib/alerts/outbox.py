@@ -30,6 +30,8 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Alert
 from django_dcron.policies.alerting import AlertKind
+from django_dcron.utils.bounded_text import replace_unstorable
+from django_dcron.utils.counts import number_of
 
 logger = logging.getLogger("django_dcron.alerts")
 
@@ -178,9 +180,8 @@ def send_to(destination: str, send: Send = send) -> int:
         send(found.settings, *_subject_and_text(alerts), LEVELS[_severity(alerts[0])])
     except Exception as error:
         # A channel runs third-party code, which may raise anything. Store and log the error.
-        _postpone(
-            destination, alerts, in_one_line(error).replace("\0", "")[:ERROR_LIMIT], rows, using
-        )
+        text = replace_unstorable(in_one_line(error)[:ERROR_LIMIT])
+        _postpone(destination, alerts, text, rows, using)
         return 0
     rows.update(sent_at=database_now(using), try_at=None, claim=None, error="")
     return len(alerts)
@@ -280,7 +281,8 @@ def _subject_and_text(alerts: list[Alert]) -> tuple[str, str]:
         part = f"{alert.subject}\n{alert.text}".strip()
         part = part if len(part) < left else alert.subject
         if len(part) >= left:
-            parts.append(f"{len(alerts) - len(parts)} more alerts are listed in the admin")
+            number = number_of(len(alerts) - len(parts), "more alert is", "more alerts are")
+            parts.append(f"{number} listed in the admin")
             break
         parts.append(part)
         left -= len(part) + 2

@@ -192,6 +192,16 @@ def test_alert_of_a_dead_sender_is_sent_by_another_sender(service: Service) -> N
     assert send_due() == 1
 
 
+def test_error_with_characters_that_no_database_stores_is_kept(service: Service) -> None:
+    def fails(channel: Mapping[str, Any], subject: str, text: str, tone: str) -> None:
+        raise OSError("no file caf\udce9\0.pem")
+
+    store_alerts([message(1)])
+    assert send_due(fails) == 0
+    row = Alert.objects.get()
+    assert (row.claim, row.error) == (None, "no file caf\ufffd\ufffd.pem")
+
+
 def test_error_for_an_invalid_url_names_only_its_scheme(settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": ["nosuch://secret@host"]}}
     store_alerts([message(1)])
@@ -279,6 +289,15 @@ def test_long_message_is_cut_but_names_as_many_jobs_as_possible(service: Service
     assert service.received[1]["message"].endswith(
         f"{100 - named} more alerts are listed in the admin"
     )
+
+
+def test_single_alert_that_is_left_out_is_counted_in_the_singular(service: Service) -> None:
+    store_alerts(
+        Message(AlertKind.FAILED, f"{number}", "y" * 255, "x" * 3000, to=("ops",))
+        for number in range(2)
+    )
+    assert send_due() == 2
+    assert service.received[0]["message"].endswith("\n\n1 more alert is listed in the admin")
 
 
 def test_message_is_cut_to_the_limit_of_the_service(

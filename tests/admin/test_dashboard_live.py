@@ -299,6 +299,17 @@ def test_session_that_ends_gets_nothing_more(clock: Clock) -> None:
     assert "/login/" in other.get(tab.url, {"dcron-tiles": ""})["Location"]
 
 
+def test_logout_on_one_host_name_ends_access_on_all_others(clock: Clock) -> None:
+    make_job("secret-job")
+    tab = Tab(log_in(*ALL_PERMISSIONS))
+    session = tab.client.cookies[django_settings.SESSION_COOKIE_NAME].value
+    tab.client.post("/admin/logout/", headers={"host": "other.example"})
+
+    copy = Client()
+    copy.cookies[django_settings.SESSION_COOKIE_NAME] = session
+    assert "/login/" in copy.get(tab.url, {"dcron-tiles": ""})["Location"]
+
+
 def test_request_in_progress_during_the_logout_remembers_nothing(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

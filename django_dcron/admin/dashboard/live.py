@@ -12,7 +12,7 @@ Invariants:
 - Sections that a request reads together have the same ``read_at``, so they stay due together.
 - A request that finds everything in the cache needs no query, not even for session and user. It
   must have the session of a request that passed all checks within ``RECHECK_AFTER`` seconds. A
-  logout ends this at once.
+  logout ends this at once on all sites and host names, in all processes that share the cache.
 - A section of narrowed rows is read only for a request whose user is known.
 - A section is rendered without the request, so that no viewer gets data of another viewer.
 """
@@ -26,7 +26,6 @@ from hashlib import blake2b
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.sites import all_sites
 from django.contrib.auth.signals import user_logged_out
 from django.db.models import Model
 from django.dispatch import receiver
@@ -50,8 +49,6 @@ RECHECK_AFTER = range(90, 360)
 """Minimum and maximum age, in seconds, at which a viewer's permissions are checked again."""
 CHECK_SPACING = 30
 """Seconds between the checks of two viewers. A check at the maximum age doesn't wait."""
-LOGGED_OUT = "logged out"
-"""Replaces a viewer's stored permissions, so that a request in progress can't store them again."""
 MAX_CLOCK_SKEW = 5
 """Seconds by which the clocks of two web servers may differ."""
 
@@ -184,8 +181,9 @@ UNKNOWN_ROWS = Scope(_refuse)
 
 def remember_viewer(viewer: Viewer, request: HttpRequest) -> None:
     """Remember what the viewer may see, for later requests of the same session."""
-    key = _session_key(request, viewer.site)
-    if key and store.get(key) != LOGGED_OUT:
+    key = _viewer_key(request, viewer.site)
+    # A request in progress during the logout must not restore access.
+    if key and store.get(_logout_key(request)) is None:
         now = clock()
         turn = _last_check_key(viewer.site)
         _last_check, last_due = store.get(turn) or (0.0, 0.0)
@@ -216,11 +214,11 @@ def is_recheck_due(now: float, checked_at: float, due: float, last_check: float)
 
 def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | None:
     """Return the viewer of an earlier request of this session; this needs no query."""
-    key = _session_key(request, site)
+    key, logout = _viewer_key(request, site), _logout_key(request)
     turn = _last_check_key(site)
-    stored = store.get_many([key, turn]) if key else {}
+    stored = store.get_many([key, turn, logout]) if key else {}
     facts = stored.get(key)
-    if facts is None or facts == LOGGED_OUT:
+    if facts is None or logout in stored:
         return None
     sees, adds_jobs, narrowed, checked_at, due = facts
     last_check, _last_due = stored.get(turn) or (0.0, 0.0)
@@ -238,22 +236,32 @@ def remembered_viewer(request: HttpRequest, site: admin.AdminSite) -> Viewer | N
 
 @receiver(user_logged_out)
 def forget_viewer(request: HttpRequest, **_given: Any) -> None:
-    """Forget what the viewer may see, so that a copied session cookie gives no access."""
-    for site in all_sites:
-        if key := _session_key(request, site):
-            store.set_many({key: LOGGED_OUT}, RECHECK_AFTER.stop)
+    """Mark the session as ended, so that a copied session cookie gives no access.
+
+    The mark applies to all sites and host names. It outlives all that was stored before.
+    """
+    if key := _logout_key(request):
+        store.set_many({key: True}, RECHECK_AFTER.stop)
 
 
 def _last_check_key(site: admin.AdminSite) -> str:
     return f"turn:{site.name}"
 
 
-def _session_key(request: HttpRequest, site: admin.AdminSite) -> str:
-    """Return a key that only this session has; empty without a session."""
+def _viewer_key(request: HttpRequest, site: admin.AdminSite) -> str:
+    """Return a key that only this session has on this site and host; empty without a session."""
+    return _session_key(request, f"{site.name}\n{request.headers.get('host', '')}")
+
+
+def _logout_key(request: HttpRequest) -> str:
+    return _session_key(request, "logout")
+
+
+def _session_key(request: HttpRequest, purpose: str) -> str:
     session = getattr(getattr(request, "session", None), "session_key", None)
     if not session:
         return ""
-    parts = f"{site.name}\n{request.headers.get('host', '')}\n{session}"
+    parts = f"{purpose}\n{session}"
     return salted_hmac("django_dcron.dashboard", parts, algorithm="sha256").hexdigest()
 
 

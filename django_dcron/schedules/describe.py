@@ -28,7 +28,6 @@ from django_dcron.schedules.special_days import (
     NthWorkingDay,
 )
 from django_dcron.schedules.time_in_words import time_of_day
-from django_dcron.schedules.windows import Windowed
 from django_dcron.utils.messages import ENGLISH, Language, all_of, any_of, join_words
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -56,10 +55,11 @@ _EXCLUDING_TIMES = _("%(schedule)s, except at times that the calendar excludes")
 
 def describe(schedule: Schedule, language: Language = ENGLISH) -> str:
     """Describe a schedule, with its time zone unless that is UTC or irrelevant."""
-    alike = all(line.timezone == schedule.timezone for line in schedule.lines)
+    lines = schedule.without_calendar.lines
+    alike = all(line.timezone == schedule.timezone for line in lines)
     text, *others = (
         _line(line, language) if alike else _with_zone(_line(line, language), line, language)
-        for line in schedule.lines
+        for line in lines
     )
     for line in others:
         text = language.gettext("%(lines)s; also: %(line)s") % {"lines": text, "line": line}
@@ -73,8 +73,8 @@ def describe(schedule: Schedule, language: Language = ENGLISH) -> str:
 
 
 def _line(line: Schedule, language: Language) -> str:
-    """Describe one line, without its time zone and calendar."""
-    rule: object = line.rule.rule if isinstance(line.rule, Windowed) else line.rule
+    """Describe one line, without its time zone."""
+    rule = line.rule
     if isinstance(rule, Every):
         return language.gettext("Every %(duration)s") % {
             "duration": _duration(rule.interval, language)

@@ -97,6 +97,10 @@ def test_near_end_warns_with_remaining_occurrences() -> None:
     assert [" 1 occurrence " in message for message in shown(last, CautionCode.ENDS_SOON)] == [True]
     assert not shown(ahead("@every 1h"), CautionCode.ENDS_SOON)
     assert not shown(ahead("@at 2050-01-01T00:00"), CautionCode.ENDS_SOON)
+    holidays = Calendar(name="holidays", dates="01-01")
+    moved = ahead("@at 2050-01-01T00:00", calendar=holidays, calendar_policy="next_day")
+    assert [f"{each.at:%m-%d}" for each in moved.occurrences] == ["01-02"]
+    assert not shown(moved, CautionCode.ENDS_SOON)
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,14 @@ def test_description_mentions_the_calendar_policy() -> None:
     assert describe(with_calendar("0 9 * * *", "12-25")) == (
         "At 09:00, moved to the next date that the calendar allows (Europe/Berlin)"
     )
-    assert describe(with_calendar("@at 2026-12-25T09:00", "12-25", SKIP))
+    assert describe(with_calendar("@at 2026-12-25T09:00", "12-25")) == (
+        "Once, on 2026-12-25 at 09:00, moved to the next date that the calendar allows "
+        "(Europe/Berlin)"
+    )
+    assert describe(with_calendar("0 9 1 * *\n@at 2026-12-25T09:00", "12-25", SKIP, "UTC")) == (
+        "At 09:00, on day 1 of the month; also: Once, on 2026-12-25 at 09:00, except on dates that "
+        "the calendar excludes"
+    )
 
 
 def test_forecast_respects_the_calendar() -> None:

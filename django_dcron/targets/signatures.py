@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from enum import Enum
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -50,6 +51,8 @@ def _annotation(parameter: Parameter) -> Any:
 
 def _default(parameter: Parameter) -> Any:
     default = parameter.default
+    if isinstance(default, Enum) and default.name:
+        return _UnquotedText(f"{type(default).__name__}.{default.name}")
     if default is Parameter.empty or default is None or isinstance(default, bool | int | float):
         return default
     return (

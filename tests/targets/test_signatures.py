@@ -1,6 +1,7 @@
 """The check of arguments agrees with Python on every call and names the invalid parameter."""
 
 import inspect
+from enum import IntEnum, StrEnum
 from typing import Any
 
 import pytest
@@ -102,6 +103,23 @@ def test_check_agrees_with_calling_the_function(
 def annotated(
     city: "str", days: int = 1, *, unit: str = "C", key: str = "s" * 41, more: object = object()
 ) -> None: ...
+
+
+class Mode(StrEnum):
+    FAST = "fast"
+
+
+class Level(IntEnum):
+    HIGH = 3
+
+
+def chosen(mode: "Mode" = Mode.FAST, level: "Level" = Level.HIGH) -> None: ...
+
+
+def test_signature_text_shows_members_of_an_enum_by_name() -> None:
+    assert signature_text(signature_of(chosen)) == (
+        "(mode: Mode = Mode.FAST, level: Level = Level.HIGH)"
+    )
 
 
 def test_signature_text_shows_only_short_plain_defaults() -> None:

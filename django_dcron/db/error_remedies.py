@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from django_dcron.db.errors import in_one_line
+from django_dcron.utils.messages import with_full_stop
 
 MISSING = re.compile(
     r"no such (table|column)"  # SQLite
@@ -16,9 +17,7 @@ MISSING = re.compile(
 
 def with_remedy(error: Exception) -> str:
     """Return the error's text in one line, followed by what to do about it."""
-    message = in_one_line(error).rstrip(".")
-    end = "" if message.endswith(("?", "!")) else "."
-    return f"{message}{end} {_remedy_for(error)}"
+    return f"{with_full_stop(in_one_line(error))} {_remedy_for(error)}"
 
 
 def _remedy_for(error: Exception) -> str:

@@ -125,6 +125,12 @@ def all_of(words: Sequence[object]) -> TranslatableText:
     return _WordList(gettext_noop("%(others)s and %(last)s"), words)
 
 
+def with_full_stop(text: object) -> str:
+    """Return an English text with a full stop, unless it ends as a sentence already."""
+    sentence = str(text)
+    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
+
+
 def join_words(words: Sequence[str], separator: str, template: str) -> str:
     """Join words that are already translated.
 

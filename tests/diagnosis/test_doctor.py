@@ -257,6 +257,18 @@ def test_wrong_count_of_missed_occurrences_is_found(system: System) -> None:
     assert {Code.MISSED_MISCOUNTED, Code.OCCURRENCE_MISSING} <= system.codes()
 
 
+def test_quoted_sentences_end_with_one_full_stop(system: System) -> None:
+    control.freeze("The database is being moved.")
+    for problem, schedule in (("Unreadable.", system.job.schedule), ("", "* * *")):
+        Cursor.objects.update(problem=problem, schedule=schedule)
+        Job.objects.update(schedule=schedule)
+        report = system.examine()
+        texts = [each.message for each in report.findings.listed] + report.notes
+        assert Code.QUARANTINED in report.findings.counts
+        assert any("being moved." in text for text in texts)
+        assert [text for text in texts if ".." in text] == []
+
+
 JOB_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
     (Code.CURSOR_OUTDATED, lambda s: Job.objects.update(schedule="*/2 * * * *")),
     (Code.CURSOR_OUTDATED, lambda s: Cursor.objects.all().delete()),

@@ -123,7 +123,7 @@ def test_next_without_occurrences_exits_with_1() -> None:
     ("arguments", "message"),
     [
         (["nightly"], "'nightly'.*nightly-report"),
-        (["@dayly"], "'@dayly'.*'@daily'"),
+        (["@dayly"], r"'@dayly'.*'@daily'\? Not a job: "),
         (["61 * * * *"], r"'?61.*0-59\)\. .*'61 \* \* \* \*'"),
         (["2w"], r"'2w'.*@rrule.*\. .*'2w'"),
         (

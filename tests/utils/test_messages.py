@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_dcron.utils.messages import TranslatableText, all_of, any_of, ngettext
+from django_dcron.utils.messages import TranslatableText, all_of, any_of, ngettext, with_full_stop
 
 
 class Marked:
@@ -41,3 +41,10 @@ def test_joined_words_and_separator_are_translated() -> None:
 def test_ngettext_selects_singular_or_plural_by_count() -> None:
     texts = [str(ngettext("%(n)d run", "%(n)d runs", number, n=number)) for number in (1, 2)]
     assert texts == ["1 run", "2 runs"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("a", "a."), ("a.", "a."), ("a?", "a?"), ("a!", "a!")]
+)
+def test_sentence_ends_with_one_stop(text: str, sentence: str) -> None:
+    assert with_full_stop(text) == sentence

@@ -20,6 +20,7 @@ from django_dcron.policies.freezing import ALL_NAMESPACES
 from django_dcron.policies.health.facts import FreezeFacts
 from django_dcron.schedules.timetable import MICROSECOND, SECOND, Timetable
 from django_dcron.utils.durations import write_duration
+from django_dcron.utils.messages import with_full_stop
 
 
 class JobProblem(NamedTuple):
@@ -87,7 +88,7 @@ class JobExaminer:
         try:
             timetable = timetable_of(job)
         except InvalidSchedule as error:
-            text = f"The schedule is invalid: {error}. Correct and save it."
+            text = f"The schedule is invalid: {with_full_stop(error)} Correct and save it."
             yield JobProblem(Code.QUARANTINED, text)
             return
         if cursor.next_at is None:
@@ -112,9 +113,10 @@ class JobExaminer:
 
 
 def _quarantined_text(job: Job, problem: str) -> str:
+    problem = with_full_stop(problem)
     if job.enabled:
-        return f"The job isn't scheduled: {problem}. Correct and save it."
-    text = f"The pause of the job is over, but the job can't resume: {problem}. "
+        return f"The job isn't scheduled: {problem} Correct and save it."
+    text = f"The pause of the job is over, but the job can't resume: {problem} "
     try:
         timetable_of(job)
     except InvalidSchedule:

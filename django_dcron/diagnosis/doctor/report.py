@@ -20,6 +20,7 @@ from django_dcron.policies.health.facts import FreezeFacts, NamedCount
 from django_dcron.policies.health.problems import Issue, Problem
 from django_dcron.policies.health.verdict import Verdict
 from django_dcron.utils.counts import number_of
+from django_dcron.utils.messages import with_full_stop
 
 JSON_VERSION = 1
 """Incremented when a key of the JSON is removed or changes its meaning, not when one is added."""
@@ -181,9 +182,8 @@ def _freeze_note(freeze: FreezeFacts) -> str:
     scope = f"namespace {freeze.namespace}" if freeze.namespace else "all namespaces"
     by = f" by {freeze.frozen_by}" if freeze.frozen_by else ""
     until = f" until {format_moment(freeze.until)}" if freeze.until else ""
-    return (
-        f"Frozen{by} since {format_moment(freeze.since)}{until}: {scope}. Reason: {freeze.reason}."
-    )
+    reason = with_full_stop(freeze.reason)
+    return f"Frozen{by} since {format_moment(freeze.since)}{until}: {scope}. Reason: {reason}"
 
 
 def _add(issue: Issue, findings: Findings) -> None:

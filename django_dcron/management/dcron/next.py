@@ -42,6 +42,7 @@ from django_dcron.management.dcron.output import (
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.sentences import replace_sentences
+from django_dcron.utils.messages import with_full_stop
 
 HELP = (
     "Show the next occurrences of a job or of a schedule, in its time zone and in the site's, with "
@@ -123,8 +124,8 @@ def _job_or_schedule(text: str, zone: str | None) -> Job:
         if " " in text and schedule_text != text:  # a single word is more likely a wrong name
             return _job_or_schedule(schedule_text, zone)
         if " " in text or text.startswith("@") or mistake.code == "unknown_macro":
-            why = str(mistake).rstrip(".")
-            raise usage_error(f"Not a schedule: {why}. Not a job: {error}") from mistake
+            why = with_full_stop(mistake)
+            raise usage_error(f"Not a schedule: {why} Not a job: {error}") from mistake
         raise
     job.timezone = zone or job.timezone
     return job

@@ -29,6 +29,7 @@ from django_dcron.management.dcron.run_absence import Absence
 from django_dcron.management.dcron.run_watch import ABSENCE_TIMEOUT, WatchResult, watch_run
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State
+from django_dcron.utils.messages import with_full_stop
 
 HELP = (
     "Run a job now, even if it is paused, and wait until it ends; show its log and progress. "
@@ -140,8 +141,9 @@ def _report_end(output: Output, watched: WatchResult) -> None:
         )
     if run.state != State.SUCCEEDED:
         message = f"{run.job} {run.state}{f': {run.reason}' if run.reason else ''}"
-        stop = "" if message.endswith((".", "?", "!")) else "."
-        raise negative_result(f"{message}{stop} Details: manage.py dcron history {run.pk}")
+        raise negative_result(
+            f"{with_full_stop(message)} Details: manage.py dcron history {run.pk}"
+        )
     if output.is_json:
         return
     if caution := shadow_caution(run.job):

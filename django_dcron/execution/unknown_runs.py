@@ -115,7 +115,7 @@ class UnknownRunLog:
             self._next, self._suppressed = now + WARN_EVERY, 0
         logger.log(
             level,
-            "unknown run: run=%s attempt=%d worker=%s database=%s; the run was deleted with its "
+            "unknown run: run=%s attempt=%d worker=%s; not in %s: the run was deleted with its "
             "job, or the worker and the node use different databases. %s%s",
             run_id,
             attempt,

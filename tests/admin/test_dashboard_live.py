@@ -10,7 +10,7 @@ from django.conf import settings as django_settings
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.db import connection
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.urls import clear_url_caches, reverse
 from django.utils import translation
@@ -18,10 +18,13 @@ from pytest_django import DjangoAssertNumQueries
 
 from django_dcron import admin as dcron_admin
 from django_dcron.admin.dashboard import live, page
+from django_dcron.admin.dashboard.filter import selection_of
 from django_dcron.admin.dashboard.live import RenderedSection, Section, is_due
 from django_dcron.admin.dashboard.store import Store
+from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import timeline
+from django_dcron.diagnosis.scope import EVERYTHING as ALL_ROWS
 from django_dcron.models import Job
 from tests.admin import narrowed_sites
 from tests.admin.conftest import StaffWith, list_url, log_in, make_job
@@ -374,6 +377,29 @@ def test_one_request_reads_while_others_show_the_previous_content(
 
     with django_assert_num_queries(0):
         assert tab.poll().status_code == 204
+
+
+def test_slow_request_does_not_release_the_lock_of_another(
+    nothing_is_remembered: None, rf: RequestFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    viewer = Viewer(
+        site=admin.site,
+        sees=frozenset(),
+        adds_jobs=False,
+        narrowed="",
+        chosen=selection_of(rf.get(URL)),
+        scope=ALL_ROWS,
+    )
+    lock = viewer.key("reading", is_filtered=True)
+
+    def read_slowly(viewer: Viewer) -> dict[str, Any]:
+        assert live.store.add(lock, 60), "another request takes the expired lock"
+        return {}
+
+    monkeypatch.setattr(live, "LOCK_SECONDS", 0)
+    monkeypatch.setattr(live, "render_to_string", lambda *given: "")
+    live.refreshed_sections(viewer, {"tiles": Section(read_slowly, 10, 20)})
+    assert not live.store.add(lock, 60)
 
 
 def test_dashboard_works_without_cache(

@@ -128,7 +128,7 @@ def refreshed_sections(
         return found
     if viewer.scope is UNKNOWN_ROWS:
         return None
-    reading = viewer.key("reading", is_filtered=True)
+    reading, locked_at = viewer.key("reading", is_filtered=True), time.monotonic()
     if not store.add(reading, LOCK_SECONDS):
         return found
     try:
@@ -140,7 +140,8 @@ def refreshed_sections(
                 read[name] = found[name] = _render_section(name, section, viewer, now, before)
         store.set_many({keys[name]: shown for name, shown in read.items()}, CACHE_SECONDS)
     finally:
-        store.delete(reading)
+        if time.monotonic() - locked_at < LOCK_SECONDS:  # else another request may have the lock
+            store.delete(reading)
     return found
 
 

@@ -113,9 +113,10 @@ class Heartbeats:
             heartbeat.limit = limit.total_seconds()
         run.request_heartbeat = lambda: self._beat_now(heartbeat)
         with self._lock:
-            self._heartbeats.append(heartbeat)
+            # If a thread can't be started, the run isn't executed and must get no heartbeats.
             self._start_thread()
             self._heartbeat_loss_stops.plan(heartbeat)
+            self._heartbeats.append(heartbeat)
         if extra_rounds not in (None, self.extra_rounds):
             self._requests.put(None)
         try:
@@ -136,8 +137,9 @@ class Heartbeats:
     def _start_thread(self) -> None:
         """Start the heartbeat thread if it isn't running. The caller has the lock."""
         if self._thread is None:
-            self._thread = DcronThread(target=self._run, name="dcron-heartbeats", daemon=True)
-            self._thread.start()
+            thread = DcronThread(target=self._run, name="dcron-heartbeats", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def request_round(self) -> None:
         """Request an extra round, because a run may have been cancelled.

@@ -80,12 +80,13 @@ class HeartbeatLossStops:
         """
         if heartbeat.deadline >= self._next_check_at:
             return
-        self._next_check_at = heartbeat.deadline
         if self._thread is None:
-            self._thread = DcronThread(target=self._run, name="dcron-heartbeat-loss", daemon=True)
-            self._thread.start()
+            thread = DcronThread(target=self._run, name="dcron-heartbeat-loss", daemon=True)
+            thread.start()
+            self._thread = thread
         else:
             self._earlier_deadline.notify()
+        self._next_check_at = heartbeat.deadline
 
     def _run(self) -> None:
         while True:

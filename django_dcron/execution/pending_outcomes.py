@@ -58,15 +58,19 @@ class PendingOutcomes:
     def add(self, outcome: UnrecordedOutcome, heartbeat: ExitStack) -> bool:
         """Keep the outcome, and close ``heartbeat`` when it is recorded.
 
-        Returns False if there are too many pending outcomes.
+        Returns False if there are too many pending outcomes, or if no thread can be started.
         """
         with self._changed:
             if len(self._heartbeats) >= MAX_OUTCOMES:
                 return False
-            self._heartbeats[outcome] = heartbeat.pop_all()
             if self._thread is None:
-                self._thread = DcronThread(target=self._run, name="dcron-outcomes", daemon=True)
-                self._thread.start()
+                thread = DcronThread(target=self._run, name="dcron-outcomes", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the system has too many threads
+                    return False
+                self._thread = thread
+            self._heartbeats[outcome] = heartbeat.pop_all()
         logger.warning(
             "outcome kept: job=%s run=%s reason=another session locks the run",
             outcome.run.job,

@@ -26,12 +26,15 @@ from django_dcron.db.now import database_now
 from django_dcron.exceptions import PermanentFailure, RetryLater, UnknownRun
 from django_dcron.execution import database_outage, executor, unrecorded_outcome
 from django_dcron.execution.executor import execute
+from django_dcron.execution.pending_outcomes import PendingOutcomes
 from django_dcron.execution.storage_errors import Refusal, refusal_of
+from django_dcron.execution.unrecorded_outcome import UnrecordedOutcome
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import deliveries, endings
 from django_dcron.runs.completion import Ending
 from django_dcron.targets import functions
+from django_dcron.utils.threads import DcronThread
 from tests.execution.conftest import RunFunction, attempt_of, cut_connection, reread, state_of
 from tests.factories import make_idle_job, make_run
 
@@ -774,6 +777,30 @@ def test_answers_returns_whether_the_database_responds() -> None:
     assert unrecorded_outcome._answers("default")
     with mock.patch.object(unrecorded_outcome, "database_now", side_effect=OperationalError):
         assert not unrecorded_outcome._answers("default")
+
+
+def test_outcome_is_recorded_by_the_worker_itself_if_no_thread_can_keep_it(
+    make_target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows were locked, and the system has too many threads."""
+    run = make_run(make_idle_job(target=make_target(lambda: "done")), "queued")
+    record, start = UnrecordedOutcome.record_unless_locked, DcronThread.start
+    locked = iter([True, True])
+
+    def refuse(thread: DcronThread) -> None:
+        if thread.name == "dcron-outcomes":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(executor, "process_outcomes", PendingOutcomes)
+    monkeypatch.setattr(DcronThread, "start", refuse)
+    monkeypatch.setattr(
+        UnrecordedOutcome,
+        "record_unless_locked",
+        lambda outcome: not next(locked, False) and record(outcome),
+    )
+    assert execute(run.pk, 1, worker="w") is Outcome.SUCCEEDED
+    assert state_of(run) == State.SUCCEEDED
 
 
 def test_late_outcome_of_a_run_declared_lost_is_only_recorded(make_target: Any) -> None:

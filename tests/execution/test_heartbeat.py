@@ -22,6 +22,7 @@ from django.db import DataError, OperationalError, connections
 from django_dcron import control
 from django_dcron.conf import settings as conf
 from django_dcron.db.connection_sockets import KEEPALIVE_PROBES
+from django_dcron.exceptions import RunCancelled
 from django_dcron.execution import heartbeat as module
 from django_dcron.execution import heartbeat_loss
 from django_dcron.execution.current import CurrentRun
@@ -31,6 +32,7 @@ from django_dcron.execution.heartbeat_loss import RunHeartbeat
 from django_dcron.models import Attempt, Run
 from django_dcron.runs import endings, transitions
 from django_dcron.scheduler.tick import RESCUE_EVERY
+from django_dcron.utils.threads import DcronThread
 from tests.execution.conftest import attempt_of, reread
 from tests.factories import make_idle_job, make_run
 from tests.lock_holder import keeping_locked
@@ -178,6 +180,37 @@ def test_heartbeat_thread_survives_an_error_while_it_closes_connections(
 
     monkeypatch.setattr(connections, "close_all", fail_after_closing)
     wait_until(lambda: len(errors) > 2, what="heartbeats after an error")
+
+
+@pytest.mark.parametrize("name", ["dcron-heartbeats", "dcron-heartbeat-loss"])
+def test_thread_that_could_not_start_is_started_for_the_next_run(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The system may have too many threads for a while."""
+    settings.DCRON_RUN_LEASE = timedelta(seconds=3600)
+    rows = [make_run(make_idle_job(), "running") for _ in range(2)]
+    first, second = (
+        CurrentRun(reread(row), row.claimed_at, token=attempt_of(row).token, worker="w")
+        for row in rows
+    )
+    start, heartbeats = DcronThread.start, Heartbeats()
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as crowded:
+        crowded.setattr(DcronThread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"), heartbeats.keep_alive(first):
+            pass
+    assert heartbeats._heartbeats == [], "the first run gets no heartbeats any more"
+    with heartbeats.keep_alive(second, last_sent_at=time.monotonic() - 7200):
+        wait_until(lambda: second.lost_heartbeat, what="the stop")
+        before = heartbeat(second)
+        with pytest.raises(RunCancelled):
+            second.heartbeat()
+        assert heartbeat(second) > before
 
 
 def test_requested_heartbeat_waits_only_for_a_limited_time(

@@ -15,6 +15,7 @@ from django_dcron.dispatch.base import (
     Undeliverable,
 )
 from django_dcron.scheduler.backlog import AgendaEntry
+from django_dcron.utils.bounded_text import replace_unstorable
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -68,12 +69,16 @@ def publish_batch(batch: list[AgendaEntry], dispatcher: Dispatcher) -> PublishOu
 
 
 def reason_of(run: DueRun, error: Exception) -> str:
-    """Return why the run can't be dispatched.
+    """Return why the run can't be dispatched, as text that every database can store.
 
     An unexpected error is also logged with its traceback.
     """
+    try:
+        text = replace_unstorable(str(error))
+    except Exception:  # a third-party ``__str__`` may raise anything
+        text = "(unreadable error message)"
     if isinstance(error, Undeliverable):
-        return str(error)
+        return text
     extra = {
         "event": "dispatch_failed",
         "job": run.job_name,
@@ -83,4 +88,4 @@ def reason_of(run: DueRun, error: Exception) -> str:
     logger.error(
         "dispatch failed: job=%s run=%s", run.job_name, run.run_id, exc_info=error, extra=extra
     )
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {text}"

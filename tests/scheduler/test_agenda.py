@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from queue import Queue
 from typing import cast
+from unittest import mock
 from uuid import uuid4
 
 import pytest
 
 from django_dcron.db.clock import SystemClock
 from django_dcron.dispatch import DueRun
+from django_dcron.dispatch.base import Undeliverable
 from django_dcron.scheduler import agenda as module
 from django_dcron.scheduler import backlog
 from django_dcron.scheduler.agenda import Agenda
@@ -141,6 +143,30 @@ def test_undeliverable_run_is_refused_when_added(
     assert dispatcher.names == ["a", "b"]
     dispatcher.undeliverable = set()
     assert agenda.add([lost]) == []  # the agenda never recorded it as known
+
+
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        raise KeyError("detail")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Undeliverable("no queue \ud800"), "no queue \ufffd"),
+        (ValueError("a\0b"), "ValueError: a\ufffdb"),
+        (UnreadableError(), "UnreadableError: (unreadable error message)"),
+    ],
+    ids=["surrogate", "nul", "unreadable"],
+)
+def test_reason_of_a_refused_run_can_be_stored(
+    agenda: Agenda, dispatcher: MemoryDispatcher, error: Exception, reason: str
+) -> None:
+    """Otherwise the run would be refused again in each tick, or the thread would end."""
+    dispatcher.publish = mock.Mock(side_effect=error)  # type: ignore[method-assign]
+    agenda.add([due_run("a")])
+    agenda.publish_due()
+    assert [reason for _run, reason in agenda.take_refused()] == [reason]
 
 
 def test_runs_are_published_in_batches_of_the_dispatchers_size(

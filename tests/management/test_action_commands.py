@@ -967,6 +967,7 @@ def test_refusal_of_a_backfill_of_pruned_runs_has_times_in_the_zone_of_the_job()
             code, message = call("backfill", "hourly", start, "now", "--dry-run")
             assert (code, "+00:00" in message) == (1, False)
             assert "from 2026-11-03T14:00:00+05:30: its runs before 2026-11-03T17:30" in message
+            assert "--over-pruned" in message
 
 
 def test_backfill_with_no_wait_returns_at_once() -> None:
@@ -1011,6 +1012,22 @@ def test_backfill_explains_delay_and_ctrl_c_stops_waiting(monkeypatch: pytest.Mo
     ]
     assert message.endswith("manage.py dcron cancel hourly")
     assert Run.objects.filter(state="waiting").count() == 3
+
+
+def test_backfill_names_the_freeze_that_delays_it_and_how_to_cancel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    job = make_job(name="every hour", schedule="0 * * * *")
+    control.freeze("deploy", job.namespace)
+    monkeypatch.setattr("django_dcron.management.dcron.backfill.time.sleep", interrupted)
+    code, message = call("backfill", "every hour", "3h", "now")
+    assert (code, "until unfrozen: deploy" in message) == (1, True)
+    _, _, arguments = message.rpartition("manage.py dcron ")
+    assert call(*shlex.split(arguments), "--yes")[0] == 0
+    assert Run.objects.filter(state="cancelled").count() == 3
 
 
 def test_backfill_of_finished_job_does_not_wait_for_a_resume() -> None:

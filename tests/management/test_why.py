@@ -389,3 +389,12 @@ def test_nodes_without_live_node_exits_with_1() -> None:
     code, out, err = call("nodes", "--json")
     assert (code, out) == (1, '{\n  "version": 1,\n  "nodes": []\n}\n')
     assert "manage.py runcron" in err
+
+
+def test_nodes_of_a_namespace_without_live_node_names_the_namespace(system: System) -> None:
+    Node.objects.update(namespace="shop")
+    assert call("nodes", "--namespace", "shop").code == 0
+    code, out, err = call("nodes", "--namespace", "bank")
+    assert (code, out) == (1, "")
+    assert "bank" in err
+    assert err.endswith("manage.py runcron --namespace bank")

@@ -21,6 +21,7 @@ from django_dcron.jobs import backfill as backfilling
 from django_dcron.jobs.backfill import Backfill
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.freezes import warn_of_freezes
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
@@ -104,7 +105,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if ended is None:
         raise negative_result(
             "Stopped waiting; the runs continue. To cancel all unfinished runs: manage.py dcron "
-            f"cancel {job}"
+            f"cancel {shlex.quote(str(job))}"
         )
     if failed := {state: number for state, number in ended.items() if state != State.SUCCEEDED}:
         raise negative_result(
@@ -127,7 +128,8 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
         zone_text = f"START and END without an offset are in the job's time zone, {zone}."
         raise usage_error(f"{str(error).rstrip('.')}. {zone_text}") from error
     except DcronError as error:
-        raise negative_result(str(error)) from error
+        text = str(error).replace("pass over_pruned=True", "use --over-pruned")
+        raise negative_result(text) from error
 
 
 def _print_occurrences(output: Output, job: Job, planned: Backfill, *, every: bool) -> None:
@@ -188,6 +190,7 @@ def _rerun_selection(job: Job, planned: Backfill) -> str:
 def _warn_if_nothing_starts(output: Output, job: Job) -> None:
     if job.is_paused:
         output.line("The job is paused: the runs start when it is resumed.", WARNING)
+    warn_of_freezes(output, job.namespace)
     if not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
         output.line(
             "No node is running: the runs start when a node starts (manage.py runcron).", WARNING

@@ -9,6 +9,7 @@ Exit codes:
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -73,10 +74,15 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         ]
         columns = [Column("Node", wraps=True), Column("State"), *numbers, *place]
         out.table(columns, (list(_cells(node)) for node in found))
-    if not any(cluster.is_live(node) for node in found):
+    if any(cluster.is_live(node) for node in found):
+        return
+    start = "To start one: manage.py runcron"
+    if namespace := options["namespace"]:
         raise negative_result(
-            "No node is live, so no jobs will start. To start one: manage.py runcron"
+            f"No node that serves namespace {namespace!r} is live, so its jobs won't start. "
+            f"{start} --namespace {shlex.quote(namespace)}"
         )
+    raise negative_result(f"No node is live, so no jobs will start. {start}")
 
 
 def _state(node: Node) -> str:

@@ -45,7 +45,7 @@ class PageQuery(StrictSerializer):
     )
     cursor = serializers.CharField(
         required=False,
-        max_length=1000,
+        max_length=2000,
         help_text="The cursor in the `next` URL of the previous page.",
     )
 
@@ -129,7 +129,8 @@ def page_of(
 
 def write_cursor(order: PageOrder, key: Sequence[Any]) -> str:
     values = [value if isinstance(value, int) else str(value) for value in key]
-    return urlsafe_b64encode(json.dumps([order.name, *values]).encode()).decode().rstrip("=")
+    text = json.dumps([order.name, *values], ensure_ascii=False)
+    return urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def read_cursor(text: str, order: PageOrder, model: type[Model]) -> list[Any]:

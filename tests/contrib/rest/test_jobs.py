@@ -488,6 +488,19 @@ def test_each_job_appears_once_across_pages(ordering: str, api: Api) -> None:
     assert found == whole
 
 
+def test_cursor_with_the_longest_names_is_accepted(api: Api) -> None:
+    character = "\U00020000"
+    for number in range(3):
+        make_idle_job(namespace=character * 64, name=character * 119 + str(number))
+    found, following = [], "jobs/?limit=1"
+    while following:
+        page = api.get(following)
+        assert page.status_code == 200
+        found += _names(page)
+        following = page.json()["next"]
+    assert [name[-1] for name in found] == ["0", "1", "2"]
+
+
 @pytest.mark.parametrize(
     "query",
     [

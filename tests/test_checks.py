@@ -148,6 +148,28 @@ def test_e002_without_time_zone_support(settings: Settings) -> None:
         call_command("dcron", "list", skip_checks=False)
 
 
+@pytest.mark.parametrize(
+    ("zone", "codes"),
+    [
+        ("Asia/Tokyo", ["django_dcron.E002"]),
+        ("Europe/London", ["django_dcron.E002"]),
+        ("UTC", []),
+        (None, []),
+    ],
+)
+def test_e002_for_a_database_that_stores_local_times(
+    monkeypatch: pytest.MonkeyPatch, zone: str | None, codes: list[str]
+) -> None:
+    """PostgreSQL stores UTC in any time zone."""
+    default = connections["default"]
+    monkeypatch.setitem(default.settings_dict, "TIME_ZONE", zone)
+    expected = [] if default.features.supports_timezones else codes
+    assert ids() == expected
+    if expected:
+        with pytest.raises(CommandError, match="TIME_ZONE"):
+            call_command("dcron", "list", skip_checks=False)
+
+
 @pytest.mark.parametrize("cache", ["nowhere", "memory"])
 def test_e003_for_a_redis_lock_without_redis_cache(settings: Settings, cache: str) -> None:
     settings.CACHES = {

@@ -2,7 +2,7 @@
 
 ========  ======================================================================================
 E001      a DCRON setting has the wrong type or is out of range
-E002      USE_TZ is off
+E002      USE_TZ is off, or the database stores local times because of its TIME_ZONE
 E003      the lock's cache is missing or isn't a django-redis cache
 E004      runs are dispatched to Celery, but there is no Celery app
 E005      a dotted path in the settings can't be imported

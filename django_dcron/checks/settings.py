@@ -23,6 +23,7 @@ from django_dcron.checks.reporting import (
 )
 from django_dcron.checks.services import check_dispatcher, check_django_tasks, check_lock
 from django_dcron.conf import ARGUMENTS_PLACEHOLDER, Settings, settings
+from django_dcron.db.support import time_zone_problem
 from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.targets import commands
 from django_dcron.utils.docs_links import with_link
@@ -82,12 +83,15 @@ def _check_names() -> Iterator[CheckMessage]:
 
 
 def _check_time_zones() -> Iterator[CheckMessage]:
-    if not django_settings.USE_TZ:
+    from django_dcron.db.routing import alias_for
+    from django_dcron.models import Job
+
+    if problem := time_zone_problem(alias_for(Job)):
         yield node_start_problem(
             "E002",
-            "USE_TZ is False, so the database would store local times, some of which occur "
-            "twice a year. Jobs can be neither saved nor run.",
-            "Set USE_TZ = True.",
+            f"{problem.setting}, so the database would store local times, some of which occur "
+            f"twice a year. {problem.consequence}",
+            problem.remedy,
         )
 
 

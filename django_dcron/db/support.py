@@ -1,9 +1,12 @@
-"""Databases that django-dcron supports."""
+"""Databases that django-dcron supports, and how they must store times."""
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
@@ -33,3 +36,31 @@ def require_supported_database(using: str) -> None:
     if name := unsupported_database(using):
         problem = f"The database {using!r} is {name}, which isn't supported."
         raise ImproperlyConfigured(f"{problem} {REMEDY}")
+
+
+class TimeZoneProblem(NamedTuple):
+    """A setting that makes the database store local times, some of which occur twice a year."""
+
+    setting: str
+    consequence: str
+    remedy: str
+
+
+def time_zone_problem(using: str) -> TimeZoneProblem | None:
+    """Return why the database would store local times, or None. Doesn't connect."""
+    if not settings.USE_TZ:
+        return TimeZoneProblem(
+            "USE_TZ is False", "Jobs can be neither saved nor run.", "Set USE_TZ = True."
+        )
+    connection = connections[using]
+    zone = connection.settings_dict["TIME_ZONE"]
+    if zone is None or connection.features.supports_timezones:
+        return None
+    if ZoneInfo(zone).utcoffset(None) == timedelta():
+        return None
+    return TimeZoneProblem(
+        f"TIME_ZONE of the database {using!r} is {zone!r}",
+        "Jobs would run at wrong times.",
+        "Remove TIME_ZONE from this database in DATABASES, or route only the tables of "
+        "django-dcron to another one with DATABASE_ROUTERS.",
+    )

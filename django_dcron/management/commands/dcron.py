@@ -16,7 +16,6 @@ from keyword import iskeyword
 from textwrap import fill
 from typing import Any, NoReturn, Protocol, cast
 
-from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import (
     BaseCommand,
@@ -217,8 +216,13 @@ class Command(BaseCommand):
 
     def check(self, *args: Any, **options: Any) -> None:
         """Report errors only. ``check``, ``runserver`` and ``runcron`` also report warnings."""
-        if not django_settings.USE_TZ:  # elsewhere, this is a warning
-            raise usage_error("USE_TZ is False (E002). Set USE_TZ = True.")
+        # Imported late, because ``dcron health`` runs often and has no checks.
+        from django_dcron.db.routing import alias_for
+        from django_dcron.db.support import time_zone_problem
+        from django_dcron.models import Job
+
+        if problem := time_zone_problem(alias_for(Job)):  # elsewhere, this is a warning
+            raise usage_error(f"{problem.setting} (E002). {problem.remedy}")
         stderr, self.stderr = self.stderr, OutputWrapper(StringIO())
         try:
             super().check(*args, **options)

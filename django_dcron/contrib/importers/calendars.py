@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A changed calendar affects all jobs that name it, including jobs outside the export. A warning
+- Changed dates affect all jobs that name the calendar, including jobs outside the export. A warning
   counts them.
 - A calendar isn't written if a job that names it can't be imported. The calendar alone could leave
   that job without any occurrence.
@@ -113,7 +113,7 @@ def _plan(source_calendar: SourceCalendar, before: Calendar | None) -> CalendarP
     return CalendarPlan(
         ImportOutcome.CHANGE,
         source_calendar.name,
-        warnings=_affected_jobs_note(before),
+        warnings=_affected_jobs_note(before) if "dates" in changes else (),
         changes=changes,
         calendar=calendar,
     )

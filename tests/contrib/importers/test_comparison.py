@@ -392,6 +392,16 @@ def test_changed_calendar_reports_other_affected_jobs(tmp_path: Path) -> None:
     assert call("import", str(file)).out == "Calendars: 1 same.\n3 same.\n"
 
 
+def test_changed_description_of_a_calendar_affects_no_jobs(tmp_path: Path) -> None:
+    file = exported_with_calendars(tmp_path)
+    calendar = Calendar.objects.get(name="closed")
+    calendar.description = "Ask Bob."
+    control.save_calendar(calendar)
+    shown = call("import", str(file))
+    assert "change calendar closed description: Ask Bob. -> Ask Ada.\n" in shown.out
+    assert "affects" not in shown.out
+
+
 def document_with(tmp_path: Path, *jobs: dict[str, Any], **fields: Any) -> str:
     file = tmp_path / "jobs.json"
     given = [{"target": "tests.app.tasks.ok", "schedule": "@daily", **job} for job in jobs]

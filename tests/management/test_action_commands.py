@@ -25,6 +25,7 @@ from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.commands.dcron import Command
+from django_dcron.management.dcron import backfill as backfill_command
 from django_dcron.management.dcron import bulk_actions, progress_bar, run_absence, run_watch
 from django_dcron.management.dcron import rerun as rerun_command
 from django_dcron.management.dcron import run as run_command
@@ -1008,7 +1009,7 @@ def test_backfill_explains_delay_and_ctrl_c_stops_waiting(monkeypatch: pytest.Mo
     assert code == 1
     assert [line.partition(":")[0] for line in message.splitlines()[1:3]] == [
         "The job is paused",
-        "No node is running",
+        "No node that serves the job is running",
     ]
     assert message.endswith("manage.py dcron cancel hourly")
     assert Run.objects.filter(state="waiting").count() == 3
@@ -1028,6 +1029,35 @@ def test_backfill_names_the_freeze_that_delays_it_and_how_to_cancel(
     _, _, arguments = message.rpartition("manage.py dcron ")
     assert call(*shlex.split(arguments), "--yes")[0] == 0
     assert Run.objects.filter(state="cancelled").count() == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_backfill_waits_through_an_outage_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    count, calls = backfill_command._count, iter([1])
+
+    def interrupted(*given: Any) -> dict[str, int]:
+        if next(calls, None):
+            raise OperationalError("server closed the connection")
+        Run.objects.update(state="succeeded")
+        return count(*given)
+
+    make_job(name="hourly", schedule="0 * * * *")
+    monkeypatch.setattr(backfill_command, "_count", interrupted)
+    monkeypatch.setattr(backfill_command, "CHECK_EVERY", 0)
+    code, message = call("backfill", "hourly", "3h", "now")
+    assert (code, message.splitlines()[-1]) == (0, "3 succeeded.")
+    assert "waiting for the database: server closed the connection\n" in message
+
+
+def test_backfill_warns_if_no_node_serves_the_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = database_now("default")
+    given = {"host": "web", "pid": 7, "version": "0.1", "started_at": now, "heartbeat_at": now}
+    make_job(name="hourly", schedule="0 * * * *")
+    node = Node.objects.create(id="a-1", name="a", namespace="shop", **given)
+    monkeypatch.setattr(backfill_command, "_wait", lambda *_given: {"succeeded": 3})
+    assert "No node that serves the job" in call("backfill", "hourly", "3h", "now")[1]
+    Node.objects.filter(pk=node.pk).update(namespace="default")
+    assert "No node" not in call("backfill", "hourly", "5h", "now")[1]
 
 
 def test_backfill_of_finished_job_does_not_wait_for_a_resume() -> None:

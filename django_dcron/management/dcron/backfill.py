@@ -12,9 +12,10 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Count
 
 from django_dcron import control
-from django_dcron.conf import settings
+from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.exceptions import DcronError
 from django_dcron.jobs import backfill as backfilling
@@ -33,7 +34,8 @@ from django_dcron.management.dcron.output import (
     time_text,
 )
 from django_dcron.management.dcron.progress_bar import ProgressBar
-from django_dcron.models import Job, Node, Run
+from django_dcron.management.dcron.run_watch import DatabaseOutage
+from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.utils.counts import number_of
 
@@ -191,9 +193,11 @@ def _warn_if_nothing_starts(output: Output, job: Job) -> None:
     if job.is_paused:
         output.line("The job is paused: the runs start when it is resumed.", WARNING)
     warn_of_freezes(output, job.namespace)
-    if not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
+    if not any(map(cluster.is_live, cluster.nodes(job.namespace))):
         output.line(
-            "No node is running: the runs start when a node starts (manage.py runcron).", WARNING
+            "No node that serves the job is running: the runs start when one starts (manage.py "
+            "runcron).",
+            WARNING,
         )
 
 
@@ -201,10 +205,18 @@ def _wait(
     output: Output, job: Job, occurrences: Sequence[datetime], made_since: datetime
 ) -> dict[str, int] | None:
     """Return the number of finished runs by state, or None if the user interrupts the wait."""
+    began = time.monotonic()
     try:
         with ProgressBar(output) as bar:
+            outage = DatabaseOutage(bar, shlex.quote(str(job)), may_give_up=True)
             while True:
-                states = _count(job, occurrences, made_since)
+                try:
+                    states = _count(job, occurrences, made_since)
+                except UNAVAILABLE as error:
+                    outage.go_on(error, time.monotonic() - began)
+                    time.sleep(CHECK_EVERY)
+                    continue
+                outage.end()
                 ended = {state: number for state, number in states.items() if State(state) in FINAL}
                 # Runs may have been deleted manually. The remaining ones decide.
                 running = states.get(State.RUNNING, 0)

@@ -73,7 +73,7 @@ def watch_run(output: Output, run: Run, seconds: float | None) -> WatchResult:
     absences = _Absences()
     with ProgressBar(output) as bar:
         printer = _Printer(bar, may_give_up=seconds is None)
-        outage = _Outage(bar, run, may_give_up=seconds is None)
+        outage = DatabaseOutage(bar, str(run.pk), may_give_up=seconds is None)
         while True:
             waited = time.monotonic() - began
             try:
@@ -98,12 +98,13 @@ def watch_run(output: Output, run: Run, seconds: float | None) -> WatchResult:
             )
 
 
-class _Outage:
-    """An outage of the database during the wait. The run isn't affected by the end of the wait."""
+class DatabaseOutage:
+    """An outage of the database during a wait. The end of the wait doesn't affect the runs."""
 
-    def __init__(self, bar: ProgressBar, run: Run, *, may_give_up: bool) -> None:
+    def __init__(self, bar: ProgressBar, history: str, *, may_give_up: bool) -> None:
+        """``history``: the arguments of ``dcron history`` that show the runs."""
         self._bar = bar
-        self._run = run
+        self._history = history
         self._may_give_up = may_give_up
         self._since: float | None = None
 
@@ -111,15 +112,18 @@ class _Outage:
         self._since = None
 
     def go_on(self, error: Exception, waited: float) -> None:
-        """Keep waiting. Raises ``CommandError`` if the outage has lasted too long."""
+        """Keep waiting. Raises ``CommandError`` if the outage has lasted too long.
+
+        ``waited``: how many seconds the wait has lasted.
+        """
         connections[alias_for(Run)].close()
         if self._since is None:
             self._since = waited
             self._bar.line(f"waiting for the database: {in_one_line(error)}", WARNING)
         if self._may_give_up and waited - self._since >= ABSENCE_TIMEOUT:
             raise negative_result(
-                f"The database hasn't answered for {ABSENCE_TIMEOUT:.0f} s. Stopped waiting; the "
-                f"run isn't affected. To see how it ended: manage.py dcron history {self._run.pk}"
+                f"The database hasn't answered for {ABSENCE_TIMEOUT:.0f} s. Stopped waiting; no "
+                f"run is affected. To see how it ended: manage.py dcron history {self._history}"
             ) from error
 
 

@@ -32,7 +32,7 @@ from django_dcron.management.dcron import run as run_command
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_absence import Absence, FoundAbsence
-from django_dcron.models import Job, Node, Run
+from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
 from django_dcron.targets import cron
@@ -1058,6 +1058,14 @@ def test_backfill_warns_if_no_node_serves_the_namespace(monkeypatch: pytest.Monk
     assert "No node that serves the job" in call("backfill", "hourly", "3h", "now")[1]
     Node.objects.filter(pk=node.pk).update(namespace="default")
     assert "No node" not in call("backfill", "hourly", "5h", "now")[1]
+
+
+def test_backfill_of_a_job_with_an_invalid_schedule_blames_the_job() -> None:
+    make_job(name="hourly", schedule="0 * * * *")
+    for model in (Job, Cursor):
+        model.objects.update(schedule="61 * * * *")
+    code, message = call("backfill", "hourly", "3h", "now")
+    assert (code, "61" in message, "START" in message) == (1, True, False)
 
 
 def test_backfill_of_finished_job_does_not_wait_for_a_resume() -> None:

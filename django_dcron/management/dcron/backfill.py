@@ -126,12 +126,12 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
             for name in ("start", "end")
         )
         return control.backfill(job, start, end, **chosen)
-    except ValueError as error:
-        zone_text = f"START and END without an offset are in the job's time zone, {zone}."
-        raise usage_error(f"{str(error).rstrip('.')}. {zone_text}") from error
     except DcronError as error:
         text = str(error).replace("pass over_pruned=True", "use --over-pruned")
         raise negative_result(text) from error
+    except ValueError as error:
+        zone_text = f"START and END without an offset are in the job's time zone, {zone}."
+        raise usage_error(f"{str(error).rstrip('.')}. {zone_text}") from error
 
 
 def _print_occurrences(output: Output, job: Job, planned: Backfill, *, every: bool) -> None:

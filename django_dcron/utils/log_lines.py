@@ -2,8 +2,9 @@
 
 Invariants:
 
-- Every record of this package passes ``EscapingFilter``, so no text in it starts a line, whatever
-  formatter the project uses.
+- Every record of this package passes ``EscapingFilter``, so no text in its message or traceback
+  starts a line, whatever formatter the project uses. Extras are unchanged: formatters of structured
+  logs escape them.
 - ``LineFormatter`` does the same for records of all loggers. Nodes and the logs of attempts use it.
 """
 

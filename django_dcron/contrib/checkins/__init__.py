@@ -144,8 +144,12 @@ class Sender:
             _log_lost(f"more than {QUEUE_LIMIT} check-ins are waiting")
         with self._starting:
             if self._thread is None:
-                self._thread = DcronThread(target=self._run, name="dcron-checkins", daemon=True)
-                self._thread.start()
+                thread = DcronThread(target=self._run, name="dcron-checkins", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # too many threads; the next check-in tries again
+                    return
+                self._thread = thread
                 atexit.register(self.flush, EXIT_TIMEOUT)
 
     def flush(self, timeout: float) -> bool:

@@ -23,6 +23,7 @@ import django_dcron.tasks  # noqa: F401 (connects the signal of a worker's proce
 from django_dcron.contrib import checkins
 from django_dcron.execution.executor import execute
 from django_dcron.models import Job, Run
+from django_dcron.utils.threads import DcronThread
 from tests.factories import make_idle_job, make_run
 from tests.logs import logged
 from tests.waiting import TIMEOUT
@@ -267,6 +268,24 @@ def test_old_and_excess_check_ins_are_dropped(
     assert sender.flush(60)
     assert sent == []
     assert len(logged(caplog, "check_in_lost", f"{checkins.MAX_AGE:g} s")) == 2
+
+
+def test_check_in_is_sent_later_if_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The job isn't affected, although the system has too many threads for a while."""
+    monkeypatch.setattr(checkins, "atexit", SimpleNamespace(register=lambda *args: None))
+    sender, sent = checkins.Sender(), list[int]()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as crowded:
+        crowded.setattr(DcronThread, "start", refuse)
+        sender.put(partial(sent.append, 1))
+    sender.put(partial(sent.append, 2))
+    assert sender.flush(TIMEOUT)
+    assert sent == [1, 2]
 
 
 def test_worker_process_flushes_check_ins_at_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:

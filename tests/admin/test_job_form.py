@@ -300,6 +300,43 @@ def test_enabling_job_clears_pause_reason(admin_client: Client) -> None:
     assert (job.enabled, job.pause_reason) == (True, "")
 
 
+def _inputs(name: str, local: str) -> dict[str, str]:
+    """Return what a browser submits for a local time, such as 2030-01-02 03:04:05."""
+    day, time = local.split(" ")
+    return {f"{name}_0": day, f"{name}_1": time}
+
+
+@pytest.mark.parametrize(
+    ("stored", "local"),
+    [
+        (datetime(2030, 1, 2, 3, 4, 5, 500_000, tzinfo=UTC), "2030-01-02 04:04:05"),
+        # The local time occurs twice, in summer time and in winter time.
+        (datetime(2030, 10, 27, 0, 30, tzinfo=UTC), "2030-10-27 02:30:00"),
+        (datetime(2030, 10, 27, 1, 30, tzinfo=UTC), "2030-10-27 02:30:00"),
+    ],
+)
+def test_unchanged_time_is_kept_exactly(
+    admin_client: Client, settings: Settings, stored: datetime, local: str
+) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    job = make_job(starts_at=stored)
+
+    sent = {**_inputs("starts_at", local), "description": "new"}
+    assert fill_in(admin_client, job_url(job), **sent).status_code == 302
+    job.refresh_from_db()
+    assert (job.description, job.starts_at) == ("new", stored)
+    entry = entries_by_users().get()
+    assert entry.after == {"description": "new"}
+
+
+def test_changed_time_must_not_be_ambiguous(admin_client: Client, settings: Settings) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    job = make_job(starts_at=datetime(2030, 10, 27, 0, 30, tzinfo=UTC))
+
+    changed = _inputs("starts_at", "2030-10-27 02:40:00")
+    assert [*errors(fill_in(admin_client, job_url(job), **changed))] == ["starts_at"]
+
+
 # --- concurrent edits -----------------------------------------------------------------------------
 
 
@@ -356,8 +393,34 @@ def test_conflict_shows_values_as_form_does(admin_client: Client) -> None:
     assert conflicts(admin_client.post(job_url(job), sent)) == {
         "overlap_policy": (f"“{labels['allow']}”", f"“{labels['skip']}”"),
         "max_attempts": ("“3”", "“1”"),
-        "starts_at": ("Jan. 2, 2030, 3:04 a.m.", "empty"),
+        "starts_at": ("2030-01-02 03:04:00 UTC", "empty"),
         "tags": ('["ü"]', "[]"),
+    }
+
+
+def test_conflict_distinguishes_true_from_1_and_shows_seconds(admin_client: Client) -> None:
+    starts_at = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+    job = make_job(target="tests.app.tasks.nap", args=[1], starts_at=starts_at)
+    rendered = as_rendered(admin_client.get(job_url(job)))
+    sent = rendered | _inputs("starts_at", "2030-01-02 03:04:05")
+    _change(job, args=[True], starts_at=starts_at + timedelta(seconds=10))
+
+    assert conflicts(admin_client.post(job_url(job), sent)) == {
+        "args": ("[true]", "[1]"),
+        "starts_at": ("2030-01-02 03:04:15 UTC", "2030-01-02 03:04:05 UTC"),
+    }
+
+
+def test_conflict_lists_no_time_that_differs_only_in_microseconds(admin_client: Client) -> None:
+    job = make_job()
+    until = database_now("default").replace(microsecond=123456) + timedelta(hours=1)
+    control.pause(job, "deploy", until=until)
+    rendered = as_rendered(admin_client.get(job_url(job)))
+    sent = rendered | _inputs("paused_until", f"{until:%Y-%m-%d %H:%M:%S}")
+    _change(job, description="theirs")
+
+    assert conflicts(admin_client.post(job_url(job), sent)) == {
+        "description": ("“theirs”", "empty")
     }
 
 

@@ -22,9 +22,8 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import models
 from django.db.models import Q
 from django.utils.dates import WEEKDAYS_ABBR
-from django.utils.formats import date_format
 from django.utils.text import capfirst
-from django.utils.timezone import get_current_timezone_name, localdate, localtime
+from django.utils.timezone import get_current_timezone_name, localdate
 from django.utils.translation import gettext as _
 
 from django_dcron import targets
@@ -42,6 +41,8 @@ from django_dcron.models import Calendar, Job, Limit
 from django_dcron.models.job_validation import JSON_EXAMPLES
 from django_dcron.schedules.calendar_text import WEEKDAYS
 from django_dcron.schedules.sentences import replace_sentences
+from django_dcron.utils.json_values import same_json
+from django_dcron.utils.time_format import format_site_time
 
 if TYPE_CHECKING:
     JobModelForm = forms.ModelForm[Job]
@@ -225,6 +226,7 @@ class JobForm(JobModelForm):
         for name in cleaned.keys() & _JSON.keys():
             if cleaned[name] is None:  # the user emptied the text area
                 cleaned[name] = _JSON[name].get_default()
+        self._keep_unchanged_times(cleaned)
         if self.arguments is not None:
             self.arguments.clean(cleaned)
         if cleaned.get("enabled"):
@@ -235,6 +237,16 @@ class JobForm(JobModelForm):
         if not self.instance._state.adding and cleaned.get("seen_version") != self.instance.version:
             self._add_conflict(cleaned)
         return cleaned
+
+    def _keep_unchanged_times(self, cleaned: dict[str, Any]) -> None:
+        """Keep the stored times that the user hasn't changed.
+
+        The inputs show neither microseconds nor which of two equal local times is meant.
+        """
+        for name, field in self.fields.items():
+            if isinstance(field, forms.SplitDateTimeField) and name not in self.changed_data:
+                self.errors.pop(name, None)
+                cleaned[name] = getattr(self.instance, name)
 
     def _update_errors(self, errors: ValidationError) -> None:
         """Put the error about a taken name at the field ``name``."""
@@ -286,7 +298,8 @@ class JobForm(JobModelForm):
             if name == "seen_version" or name not in cleaned:
                 continue
             theirs, yours = getattr(self.instance, name), cleaned[name]
-            if theirs != yours:
+            is_same = same_json(theirs, yours) if name in _JSON else theirs == yours
+            if not is_same:
                 params = {
                     "field": capfirst(str(field.label)),
                     "theirs": _format_value(field, theirs),
@@ -306,7 +319,7 @@ def _format_value(field: forms.Field, value: Any) -> str:
     if isinstance(value, bool):
         return _("yes") if value else _("no")
     if isinstance(value, datetime):
-        return date_format(localtime(value), "DATETIME_FORMAT")
+        return format_site_time(value)
     if isinstance(field, forms.JSONField):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(field, forms.TypedChoiceField):

@@ -70,7 +70,8 @@ def backfilled_text(backfill: Backfill) -> str:
 
 
 def cancelled_text(run: Run) -> str:
-    return _("Cancelled") if run.is_final else _("Cancellation requested")
+    # A run that was asked to stop may have succeeded by now.
+    return _("Cancelled") if run.state == State.CANCELLED else _("Cancellation requested")
 
 
 def rerun_text(rerun: Run) -> str:

@@ -20,7 +20,7 @@ from django_dcron.admin.jobs.job_actions import ACTIONS as JOB_ACTIONS
 from django_dcron.admin.runs.admin import ACTIONS as RUN_ACTIONS
 from django_dcron.diagnosis.start_caution import CAUTIONS
 from django_dcron.jobs import pausing
-from django_dcron.jobs.action_texts import paused_text, resumed_text
+from django_dcron.jobs.action_texts import cancelled_text, paused_text, resumed_text
 from django_dcron.models import AuditAction, Job, Run
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import Slot
@@ -534,6 +534,12 @@ def test_cancel_stores_reason_and_redirects_to_run(admin_client: Client) -> None
     assert "wrong data (admin)" in run.reason
     assert response.redirect_chain[-1][0] == run_url(run)
     assert _history(run) == [("admin", AuditAction.CANCEL)]
+
+
+def test_no_run_that_has_succeeded_meanwhile_is_reported_as_cancelled() -> None:
+    texts = {state: cancelled_text(Run(state=state)) for state in ("cancelled", "running")}
+
+    assert cancelled_text(Run(state="succeeded")) == texts["running"] != texts["cancelled"]
 
 
 def test_bulk_cancel_refuses_finished_run(admin_client: Client) -> None:

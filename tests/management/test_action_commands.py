@@ -723,6 +723,20 @@ def test_cancel_accepts_run_or_job() -> None:
     assert call("cancel", "0" * 12)[0] == 2
 
 
+def test_cancel_reports_no_run_as_cancelled_that_has_succeeded_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = make_run(make_idle_job(name="idle"), "running")
+    reload = control._reload
+
+    def reload_later(*arguments: Any) -> None:
+        Run.objects.filter(pk=run.pk).update(state=State.SUCCEEDED)
+        reload(*arguments)
+
+    monkeypatch.setattr(control, "_reload", reload_later)
+    assert call("cancel", "idle") == (0, f"{run} ({run.pk}): asked to stop\n")
+
+
 def test_rerun_creates_runs_for_finished_runs_only() -> None:
     job = make_idle_job(name="idle")
     ended, pending = make_run(job, "failed"), make_run(job)

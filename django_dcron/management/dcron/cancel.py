@@ -15,7 +15,7 @@ from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job, Run
-from django_dcron.policies.lifecycle import UNFINISHED
+from django_dcron.policies.lifecycle import UNFINISHED, State
 
 HELP = (
     "Cancel runs. A run that hasn't started ends; a running run is asked to stop. With a job: "
@@ -83,7 +83,9 @@ def _cancel(runs: Sequence[Run], reason: str) -> list[ActionOutcome | Exception]
 
 
 def _done(run: Run) -> ActionOutcome:
-    return ActionOutcome("cancelled" if run.is_final else "asked to stop", {"state": run.state})
+    # A run that was asked to stop may have succeeded by now.
+    text = "cancelled" if run.state == State.CANCELLED else "asked to stop"
+    return ActionOutcome(text, {"state": run.state})
 
 
 def _run_keys(run: Run) -> dict[str, Any]:

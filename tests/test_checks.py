@@ -24,7 +24,7 @@ from django_dcron.dispatch import make_dispatcher
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules import public_holidays
-from django_dcron.targets import declaration, functions
+from django_dcron.targets import commands, declaration, functions
 from django_dcron.utils.docs_links import DOCS
 from tests.docs.test_documents import ROOT
 from tests.factories import make_job
@@ -630,6 +630,20 @@ def test_w006_for_an_unknown_argument_of_a_command(settings: Settings) -> None:
     assert message.id == "django_dcron.W006"
     assert "'--indnt'" in message.msg
     assert "--indent" in message.msg
+
+
+def test_w006_for_a_command_that_cannot_be_loaded(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(app: str, name: str) -> None:
+        raise ModuleNotFoundError("No module named 'pandas'")
+
+    monkeypatch.setattr(commands, "load_command_class", fail)
+    settings.DCRON_COMMANDS = {"dumpdata": ["--indent"]}
+    (message,) = messages()
+    assert message.id == "django_dcron.W006"
+    assert "'dumpdata'" in message.msg
+    assert "No module named 'pandas'" in message.msg
 
 
 @pytest.mark.django_db

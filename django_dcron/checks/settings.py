@@ -138,7 +138,16 @@ def _check_shell() -> Iterator[CheckMessage]:
 
 
 def _check_arguments_of(command: str, allowed: Collection[str]) -> Iterator[CheckMessage]:
-    names = commands.argument_names(commands.load_command(command))
+    try:
+        names = commands.argument_names(commands.load_command(command))
+    except Exception as error:  # the command and its parser are the project's code
+        yield Warning(
+            f"DCRON_COMMANDS: the command {command!r} can't be loaded: "
+            f"{type(error).__name__}: {error}",
+            hint="Correct the command. A job that runs it would fail.",
+            id="django_dcron.W006",
+        )
+        return
     for name in allowed:
         if name not in names:
             yield Warning(

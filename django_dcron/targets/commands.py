@@ -58,7 +58,11 @@ class CommandTarget(Target):
 
     @property
     def description(self) -> str:
-        return first_line(str(load_command(self.name).help))
+        """The first line of the command's help, or the error if the command can't be loaded."""
+        try:
+            return first_line(str(load_command(self.name).help))
+        except Exception as error:  # loading imports the project's code
+            return f"{type(error).__name__}: {first_line(str(error))}"
 
     def check_arguments(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Check the arguments: ``args`` as on a command line, ``kwargs`` as options by name."""

@@ -27,6 +27,7 @@ from django_dcron.exceptions import Conflict
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.models import Cursor, Job, Statistics
 from django_dcron.schedules.schedule import Schedule
+from django_dcron.targets import commands
 from django_dcron.utils.messages import Language
 from tests.admin.conftest import (
     add_url,
@@ -545,6 +546,22 @@ def test_form_suggests_registered_targets_and_time_zones(admin_client: Client) -
     assert 'list="suggestions-target"' in page
     assert '<option value="tests.app.tasks.ok"></option>' in page
     assert '<option value="Europe/Berlin"></option>' in page
+
+
+def test_page_of_a_job_whose_command_cannot_be_loaded_names_the_error(
+    admin_client: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_COMMANDS = {"check": "__all__"}
+    job = make_job(target="command:check")
+
+    def fail(app: str, name: str) -> None:
+        raise ModuleNotFoundError("No module named pandas")
+
+    monkeypatch.setattr(commands, "load_command_class", fail)
+    response = admin_client.get(job_url(job))
+    assert "No module named pandas" in response.content.decode()
+    found = errors(admin_client.post(job_url(job), as_rendered(response)))
+    assert "No module named pandas" in found["args"][0]
 
 
 def test_page_shows_next_occurrences_in_utc_and_job_time_zone(admin_client: Client) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from django.core.exceptions import ValidationError
 from django.db.models import F, Q, QuerySet
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from django_dcron.models import Job, Link, Statistics
@@ -270,17 +271,17 @@ def rename_in_links(
     If ``new_label`` is None, remove the job from their ``after``. Returns each changed follower,
     after and before the change.
     """
-    changed = []
+    changed, now = [], timezone.now()
     for before in Job.objects.using(using).filter(links__after=job_id).order_by("pk"):
         follower = copy(before)
-        follower.after, follower.version = {}, before.version + 1
+        follower.after, follower.version, follower.updated_at = {}, before.version + 1, now
         for label, on in before.after.items():
             if split_label(label) != old_key:
                 follower.after[label] = on
             elif new_label is not None:
                 follower.after[new_label] = on
         Job.objects.using(using).filter(pk=follower.pk).update(
-            after=follower.after, version=F("version") + 1
+            after=follower.after, version=F("version") + 1, updated_at=now
         )
         changed.append((follower, before))
     return changed

@@ -559,9 +559,12 @@ def test_links_follow_renaming_and_deletion_of_a_job() -> None:
     following = make_job(
         name="after", schedule="@never", after={"first": "failed", "other": "ended"}
     )
+    saved_at = following.updated_at - MINUTE
+    Job.objects.filter(pk=following.pk).update(updated_at=saved_at)
     first.name, first.namespace = "renamed", "shop"
     control.save(first)
     following.refresh_from_db()
+    assert following.updated_at > saved_at
     assert (following.after, following.version) == ({"shop/renamed": "failed", "other": "ended"}, 2)
     control.save(following)
     control.delete(first)

@@ -351,6 +351,16 @@ def test_cancelled_run_ends_as_cancelled() -> None:
     assert (state_of(run), attempt_of(run).outcome) == (State.CANCELLED, Outcome.CANCELLED)
 
 
+@pytest.mark.parametrize("ending", [CANCELLED, failed()], ids=["cancelled", "failed"])
+def test_cancel_without_a_reason_gets_no_other_reason(ending: Ending) -> None:
+    by_code, requested = running(), running()
+    assert end_attempt(by_code, 1, CANCELLED, attempt_of(by_code).token)
+    assert "RunCancelled" in reread(by_code).reason
+    control.cancel(reread(requested), reason="")
+    assert end_attempt(requested, 1, ending, attempt_of(requested).token)
+    assert (state_of(requested), reread(requested).reason) == (State.CANCELLED, "")
+
+
 @pytest.mark.parametrize(
     "ending", [failed(), Ending(Outcome.LOST, WITHOUT_EXCEPTION)], ids=["failed", "lost"]
 )

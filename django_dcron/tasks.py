@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from datetime import timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -46,6 +47,7 @@ from django_dcron.execution.unknown_runs import UnknownRuns, is_published_here, 
 from django_dcron.execution.worker_exit import run_before_exit
 from django_dcron.models import Node
 from django_dcron.policies.lifecycle import Outcome
+from django_dcron.utils.durations import write_duration
 
 MAX_RETURNS = 10
 """The number of times that workers without the run publish its message again. After that, a node
@@ -81,7 +83,8 @@ class RunRequest(DeferredAckRequest):
     def on_timeout(self, soft: bool, timeout: float) -> None:
         super().on_timeout(soft, timeout)
         if not soft:
-            self._end_by_force(Outcome.TIMED_OUT, f"killed: still running after {timeout:g} s")
+            lasted = write_duration(timedelta(seconds=timeout))
+            self._end_by_force(Outcome.TIMED_OUT, f"killed: still running after {lasted}")
 
     def on_failure(
         self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False

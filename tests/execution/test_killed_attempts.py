@@ -6,6 +6,7 @@ from uuid import uuid4
 import pytest
 from django.db import InterfaceError, OperationalError
 
+from django_dcron import tasks
 from django_dcron.execution.termination import record_killed_attempt
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome, State
@@ -27,6 +28,16 @@ def test_retry_policy_decides_about_killed_attempt(outcome: Outcome) -> None:
     end(run, outcome)
     assert (state_of(run), reread(run).attempt) == (State.PENDING, 2)
     assert (attempt_of(run).outcome, attempt_of(run).message) == (outcome, "its process died")
+
+
+def test_message_of_a_killed_attempt_has_the_exact_duration() -> None:
+    """Celery's hard limit of a run with a timeout of 14 days."""
+    request = mock.Mock(spec=["_end_by_force"])
+    with mock.patch.object(tasks, "super", create=True):
+        tasks.RunRequest.on_timeout(request, soft=False, timeout=1_213_210)
+    request._end_by_force.assert_called_once_with(
+        Outcome.TIMED_OUT, "killed: still running after 14d1h10s"
+    )
 
 
 def test_ended_attempt_is_kept() -> None:

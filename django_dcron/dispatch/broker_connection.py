@@ -46,8 +46,12 @@ Result = TypeVar("Result")
 
 def new_broker_connection(app: Celery) -> Any:
     """Return a connection with timeouts that isn't connected yet."""
-    connection = app.connection_for_write()
-    defaults = TIMEOUT_OPTIONS.get(connection.get_transport_cls().driver_name, {})
+    try:
+        connection = app.connection_for_write()
+        driver = connection.get_transport_cls().driver_name
+    except ValueError:  # The error might quote a part of the password.
+        raise ValueError("the broker URL can't be read") from None
+    defaults = TIMEOUT_OPTIONS.get(driver, {})
     connection.transport_options = {**defaults, **(connection.transport_options or {})}
     return connection
 

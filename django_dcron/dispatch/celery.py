@@ -155,10 +155,8 @@ class CeleryDispatcher:
                     f"{broker_error_text(error)}"
                 ) from error
         if rejected:
-            positions = {
-                position for position, item in enumerate(prepared) if item.task_id in rejected
-            }
-            queues = _queue_names(prepared[position] for position in positions)
+            positions = {index for index, item in enumerate(prepared) if item.task_id in rejected}
+            queues = _queue_names(prepared[index] for index in positions)
             raise PartlyPublished(
                 f"the broker's queue is full or doesn't exist: {queues}", positions
             )
@@ -212,8 +210,9 @@ class CeleryDispatcher:
     def ask_workers(self) -> list[WorkerReply] | None:
         if not self.app.conf.worker_enable_remote_control:
             return None
-        connection = new_broker_connection(self.app)
+        connection: Any = None  # if the broker URL is invalid
         try:
+            connection = new_broker_connection(self.app)
             if not connection.supports_exchange_type("fanout"):
                 return None
             connect_to_broker(connection)

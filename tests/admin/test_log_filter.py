@@ -1,5 +1,6 @@
 """Test the filter of runs by a text in their logs."""
 
+import json
 import re
 from datetime import timedelta
 from html import unescape
@@ -218,6 +219,25 @@ def test_export_contains_the_runs_that_were_found(admin_client: Client, runs: li
     content = admin_client.get(f"{url}?log=order+2").getvalue().decode()  # type: ignore[attr-defined]
     assert str(runs[1].pk) in content
     assert not any(str(run.pk) in content for run in (runs[0], runs[2], runs[3]))
+
+
+@pytest.mark.parametrize(("runs_read", "complete"), [(4, True), (3, False)])
+def test_export_of_a_search_that_read_only_the_latest_logs_is_incomplete(
+    admin_client: Client,
+    runs: list[Run],
+    monkeypatch: pytest.MonkeyPatch,
+    runs_read: int,
+    complete: bool,
+) -> None:
+    monkeypatch.setattr(log_search, "RUNS_READ", runs_read)
+    url = reverse("admin:django_dcron_run_export", args=["json"])
+    response: Any = admin_client.get(f"{url}?log=order+2")
+    shown = json.loads(response.getvalue())
+    assert ([run["id"] for run in shown["runs"]], shown["complete"]) == (
+        [str(runs[1].pk)],
+        complete,
+    )
+    assert ("-first-1-" in response["Content-Disposition"]) is not complete
 
 
 def test_action_applies_to_ticked_runs_that_the_search_no_longer_reaches(

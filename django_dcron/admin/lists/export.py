@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import (
@@ -90,20 +91,27 @@ class ExportedAdmin(ListAdmin[M]):
         if all(kind != each for each, _label in self.export_links):
             raise Http404
         try:
-            rows = self.get_changelist_instance(request).queryset
+            changelist = self.get_changelist_instance(request)
         except IncorrectLookupParameters:
             return HttpResponseRedirect(list_url(self.model, self.admin_site, e="1"))
-        return self.export(request, rows, kind)
+        more = self.has_unsearched_rows(changelist)
+        return self.export(request, changelist.queryset, kind, more=more)
 
-    def export(self, request: HttpRequest, rows: QuerySet[M], kind: str) -> StreamingHttpResponse:
+    def has_unsearched_rows(self, changelist: ChangeList) -> bool:
+        """Return whether more rows may match the filters than those of the list."""
+        return False
+
+    def export(
+        self, request: HttpRequest, rows: QuerySet[M], kind: str, *, more: bool = False
+    ) -> StreamingHttpResponse:
+        """Export ``rows``. ``more``: mark the export as incomplete in any case."""
         keys = list(rows.values_list("pk", flat=True)[: MAX_ROWS + 1])
-        complete = len(keys) <= MAX_ROWS
+        complete = len(keys) <= MAX_ROWS and not more
+        del keys[MAX_ROWS:]
         name = str(self.model._meta.model_name)
         content_type, write = WRITERS[kind]
-        lines = write(
-            f"{name}s", self.exported, self._in_chunks(request, keys[:MAX_ROWS]), complete
-        )
-        suffix = "" if complete else f"-first-{MAX_ROWS}"
+        lines = write(f"{name}s", self.exported, self._in_chunks(request, keys), complete)
+        suffix = "" if complete else f"-first-{len(keys)}"
         file = f"dcron-{name}s{suffix}-{now().astimezone(UTC):%Y%m%dT%H%M%SZ}.{kind}"
         disposition = {"Content-Disposition": f'attachment; filename="{file}"'}
         return StreamingHttpResponse(lines, content_type=content_type, headers=disposition)

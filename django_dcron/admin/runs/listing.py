@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
@@ -213,6 +214,10 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
     def has_view_permission(self, request: HttpRequest, obj: Run | None = None) -> bool:
         hidden = obj is not None and is_hidden(request, obj.job, self.admin_site)
         return super().has_view_permission(request, obj) and not hidden
+
+    def has_unsearched_rows(self, changelist: ChangeList) -> bool:
+        search = changelist.log_search if isinstance(changelist, RunChangeList) else None
+        return search is not None and search.more
 
     def exported_rows(self, request: HttpRequest) -> QuerySet[Run]:
         rows = super().exported_rows(request).prefetch_related(None)

@@ -76,7 +76,7 @@ def _unknown() -> Iterator[CheckMessage]:
         near = did_you_mean(label, {*_names()} - {str(declaration)})
         yield Warning(
             f"@cron job {declaration}: after names {label!r}, which no code declares.{near}",
-            hint="Correct the name. Names in other namespaces need a prefix, as in "
+            hint="Correct the name. Names outside the namespace default need a prefix, as in "
             '"shop/import". If the job exists only in the database, this isn\'t a mistake: run '
             "check --database default to find out.",
             id="django_dcron.W018",

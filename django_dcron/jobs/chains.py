@@ -203,7 +203,10 @@ def _hidden_cycle() -> ValidationError:
 
 
 def _unknown_job(label: str) -> ValidationError:
-    text = _("There is no job %(job)s. To name a job in another namespace, write namespace/name.")
+    text = _(
+        "There is no job %(job)s. To name a job outside the namespace default, write "
+        "namespace/name."
+    )
     return ValidationError({"after": text % {"job": label}})
 
 

@@ -462,6 +462,16 @@ def test_following_job_stays_enabled_after_its_schedule_ends() -> None:
 # --- validation ---------------------------------------------------------------------------------
 
 
+def test_name_alone_is_a_job_in_the_namespace_default() -> None:
+    make_idle_job(name="first", namespace="shop")
+    with pytest.raises(ValidationError) as refused:
+        make_job(name="me", namespace="shop", after={"first": "ended"})
+    assert "outside the namespace default" in refused.value.message_dict["after"][0]
+    first = make_idle_job(name="first")
+    me = make_job(name="me", namespace="shop", after={"first": "ended"})
+    assert Link.objects.get(job=me).after_id == first.pk
+
+
 @pytest.mark.parametrize(
     ("after", "text"),
     [

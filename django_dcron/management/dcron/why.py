@@ -110,14 +110,15 @@ def _times_of(text: str, now: datetime, zone: tzinfo, site: tzinfo) -> tuple[dat
     Raises ``CommandError`` if the text isn't a time in either zone. An abbreviation, such as CET,
     may belong to only one of them.
     """
-    found = []
+    found: list[datetime] = []
+    errors: list[CommandError] = []
     for each in (zone, site):
         try:
             found.append(option_values.parse_past_time("TIME", text, now, each))
         except CommandError as error:
-            invalid = error
+            errors.append(error)
     if not found:
-        raise invalid
+        raise errors[-1]
     instant, in_site = found[0], found[-1]
     is_same = instant.astimezone(UTC) == in_site.astimezone(UTC)
     return instant, instant if is_same else in_site

@@ -110,16 +110,14 @@ def _times_of(text: str, now: datetime, zone: tzinfo, site: tzinfo) -> tuple[dat
     Raises ``CommandError`` if the text isn't a time in either zone. An abbreviation, such as CET,
     may belong to only one of them.
     """
-    found: list[datetime] = []
-    errors: list[CommandError] = []
-    for each in (zone, site):
-        try:
-            found.append(option_values.parse_past_time("TIME", text, now, each))
-        except CommandError as error:
-            errors.append(error)
-    if not found:
-        raise errors[-1]
-    instant, in_site = found[0], found[-1]
+    try:
+        instant = option_values.parse_past_time("TIME", text, now, zone)
+    except CommandError:
+        instant = option_values.parse_past_time("TIME", text, now, site)
+    try:
+        in_site = option_values.parse_past_time("TIME", text, now, site)
+    except CommandError:
+        return instant, instant
     is_same = instant.astimezone(UTC) == in_site.astimezone(UTC)
     return instant, instant if is_same else in_site
 

@@ -21,7 +21,7 @@ _FAILING = {
     Problem.JOBS_FAILING: ListedProblem(
         "jobs",
         lambda facts: facts.keep_failing,
-        _("Failing jobs: %(jobs)s."),
+        _("Failing jobs that need attention: %(jobs)s."),
         _("Open the latest failed runs of these jobs and fix the cause."),
     ),
 }

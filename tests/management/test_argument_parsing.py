@@ -74,6 +74,27 @@ def test_until_rejects_other_times(text: str) -> None:
     assert refused.value.returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Sun 2027-10-31 02:30:00 CEST", datetime(2027, 10, 31, 0, 30, tzinfo=UTC)),
+        ("2027-10-31 02:30:00 CET", datetime(2027, 10, 31, 1, 30, tzinfo=UTC)),
+        ("2027-10-31 02:30 UTC", datetime(2027, 10, 31, 2, 30, tzinfo=UTC)),
+        ("2027-10-31 02:30:00+02:00", datetime(2027, 10, 31, 0, 30, tzinfo=UTC)),
+    ],
+)
+def test_time_option_accepts_printed_times(text: str, expected: datetime) -> None:
+    found = option_values.parse_time_option("--since", text, NOW, ZoneInfo("Europe/Berlin"))
+    assert found.astimezone(UTC) == expected
+
+
+@pytest.mark.parametrize("text", ["2026-12-01 09:00:00 EST", "2026-12-01 09:00:00 CEST"])
+def test_abbreviation_that_the_zone_does_not_have_then_is_refused(text: str) -> None:
+    with pytest.raises(CommandError, match=r"--since .*(EST|CEST).*Europe/Berlin") as refused:
+        option_values.parse_time_option("--since", text, NOW, ZoneInfo("Europe/Berlin"))
+    assert refused.value.returncode == 2
+
+
 def test_skipped_local_time_is_kept() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     found = option_values.parse_time_option("TIME", "2027-03-28T02:30", NOW, berlin)

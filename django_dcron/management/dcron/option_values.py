@@ -84,7 +84,7 @@ def parse_time_option(
     written = WEEKDAY.sub("", text, count=1) if WEEKDAY.match(text) else text
     try:
         found = (
-            _abbreviated_time(written, zone)
+            _abbreviated_time(label, written, zone)
             or parse_datetime(written)
             or datetime.fromisoformat(written)
         )
@@ -97,18 +97,24 @@ def parse_time_option(
     return found
 
 
-def _abbreviated_time(text: str, zone: tzinfo) -> datetime | None:
+def _abbreviated_time(label: str, text: str, zone: tzinfo) -> datetime | None:
     """Return the time of ``2026-12-01 09:00:00 CET``, or None for other text.
 
-    The abbreviation is UTC, or one that clocks in ``zone`` have at that time. It distinguishes
-    repeated local times.
+    The abbreviation distinguishes repeated local times. Raises ``CommandError`` unless it is UTC or
+    one that clocks in ``zone`` have at that time.
     """
     parts = ABBREVIATED.fullmatch(text)
     local = parse_datetime(parts[1]) if parts else None
     if parts is None or local is None:
         return None
     times = (local.replace(tzinfo=each, fold=fold) for each in (zone, UTC) for fold in (0, 1))
-    return next((at for at in times if at.tzname() == parts[2]), None)
+    for at in times:
+        if at.tzname() == parts[2]:
+            return at
+    raise usage_error(
+        f"{label} {text!r} has the abbreviation {parts[2]!r} (allowed: UTC, an abbreviation that "
+        f"{zone} has at that time, or an offset such as +01:00)."
+    )
 
 
 def parse_past_time(label: str, text: str, now: datetime, zone: tzinfo) -> datetime:

@@ -16,6 +16,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.diagnosis.doctor.findings import NAMED, WARNINGS, Code
 from django_dcron.diagnosis.doctor.window import format_moment
+from django_dcron.jobs.representation import to_json
 from django_dcron.management.dcron import doctor
 from django_dcron.models import Cursor, Job, Node, Run
 from tests.diagnosis.conftest import MINUTE, System
@@ -105,7 +106,8 @@ def test_repeated_findings_take_one_line_per_code(system: System) -> None:
     report = json.loads(call("--json")[1].partition("\n}")[0] + "}")
     summary = {each["code"]: each for each in report["summary"]}
     assert summary["run_overdue"]["count"] == 30
-    assert summary["run_overdue"]["oldest"] == runs[0].due_at.isoformat()
+    assert summary["run_overdue"]["oldest"] == to_json(runs[0].due_at)
+    assert all(report[name].endswith("Z") for name in ("at", "since", "until"))
     assert len([each for each in report["findings"] if each["code"] == "run_overdue"]) == NAMED
     assert report["more"]["run_overdue"] == 30 - NAMED
 

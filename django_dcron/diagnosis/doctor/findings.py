@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from django_dcron.jobs.representation import to_json
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.time_format import format_site_time
@@ -230,7 +231,7 @@ class FindingGroup:
             "code": self.code.value,
             "severity": self.severity.value,
             "count": self.count,
-            "oldest": self.oldest and self.oldest.isoformat(),
+            "oldest": to_json(self.oldest),
         }
 
 

@@ -13,6 +13,7 @@ from django_dcron.diagnosis.doctor.history import ExaminedRuns
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
 from django_dcron.diagnosis.doctor.window import Window, batches_of_jobs, format_moment
 from django_dcron.diagnosis.system_health import count_failed, count_with_names, read_verdict
+from django_dcron.jobs.representation import to_json
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.locks import Lock
 from django_dcron.models import Job, Node
@@ -101,9 +102,9 @@ class Report:
         return {
             "version": JSON_VERSION,
             "healthy": self.healthy,
-            "at": self.window.now.isoformat(),
-            "since": self.window.since.isoformat(),
-            "until": self.window.until.isoformat(),
+            "at": to_json(self.window.now),
+            "since": to_json(self.window.since),
+            "until": to_json(self.window.until),
             "namespace": self.window.namespace,
             "checked": {
                 "jobs": self.jobs,

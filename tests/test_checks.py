@@ -681,6 +681,7 @@ def test_w003_for_a_missing_target() -> None:
     assert message.id == "django_dcron.W003"
     assert message.msg.startswith(f"Job {job} would fail: ")
     assert "tests.app.tasks.okk" in message.msg
+    assert f"manage.py dcron pause {job}" in (message.hint or "")
     control.pause(job)
     assert job_messages() == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -75,7 +76,8 @@ def _target_problems(job: Any) -> Iterator[CheckMessage]:
         yield Warning(
             f"Job {job} would fail: {error}",
             hint="Correct the job, or register its target and import its module in cron.py or "
-            "tasks.py of an installed app.",
+            "tasks.py of an installed app. If this release removes the target, pause the job "
+            f"first (manage.py dcron pause {shlex.quote(str(job))}).",
             id="django_dcron.W003",
         )
     except InvalidArguments as error:

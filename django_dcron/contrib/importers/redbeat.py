@@ -225,7 +225,8 @@ def _schedule(definition: Any) -> Any:
     kind = definition.get("__type__") if isinstance(definition, dict) else None
     if kind == "rrule":
         raise EntryRefused(
-            "recurrence rules (rrule) are not supported; use a cron schedule, @every or @at"
+            "recurrence rules (rrule) can't be imported; create a job with the schedule @rrule, "
+            "such as @rrule 2026-01-02T09:00 FREQ=DAILY"
         )
     if kind not in ("interval", "crontab"):
         raise EntryRefused(

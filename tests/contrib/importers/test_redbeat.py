@@ -102,6 +102,7 @@ def test_intervals_and_disabled_entries_are_read() -> None:
 def test_recurrence_rule_is_refused() -> None:
     save(schedule=rrule("DAILY", dtstart=NOW, app=app))
     assert "recurrence rule" in found().refused
+    assert "@rrule" in found().refused
 
 
 def test_expires_becomes_the_end() -> None:

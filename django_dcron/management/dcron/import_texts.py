@@ -34,7 +34,7 @@ def format_counts(outcomes: Iterable[ImportOutcome], *, applied: bool) -> str:
         outcome: f"to {outcome}" if outcome in DIFFERENCES else str(outcome)
         for outcome in ImportOutcome
     }
-    labels[ImportOutcome.KEPT] = "with kept fields"
+    labels[ImportOutcome.KEPT] = "with kept fields only"
     labels |= APPLIED_VERBS if applied else {}
     return ", ".join(
         f"{counts[outcome]} {labels[outcome]}" for outcome in ImportOutcome if counts[outcome]

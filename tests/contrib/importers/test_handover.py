@@ -690,7 +690,7 @@ def test_known_warnings_are_not_repeated(first: str) -> None:
     job.name = "changed"
     control.save(job)
     assert not shows_warning("import", SOURCE, "--apply")
-    assert call("import", SOURCE).out.splitlines()[-1] == "1 with kept fields."
+    assert call("import", SOURCE).out.splitlines()[-1] == "1 with kept fields only."
     (entry,) = call("import", SOURCE, "--json").json["jobs"]
     assert len(entry["warnings"]) == 1
     from django_celery_beat.models import PeriodicTask

@@ -217,6 +217,15 @@ def test_status_links_first_running_runs(admin_client: Client, job: Job) -> None
     assert "data-dcron-more" in page
 
 
+def test_success_rate_is_shown_once_while_all_runs_are_recent(
+    admin_client: Client, job: Job
+) -> None:
+    make_history(job, 1)
+    for succeeded, rates in ((1, 1), (2, 2)):
+        Statistics.objects.filter(pk=job.pk).update(succeeded=succeeded)
+        assert status_text(admin_client, job).count("100%") == rates
+
+
 def test_success_rate_counts_only_runs_that_started(admin_client: Client, job: Job) -> None:
     make_history(job, 1, 1)
     make_run(job, NOON - SECOND, state="failed", started_at=NOON, finished_at=NOON)

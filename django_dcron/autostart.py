@@ -33,9 +33,10 @@ from types import FrameType
 from typing import Any
 
 from django.core.signals import request_started
-from django.db import connections
+from django.db import DatabaseError, InterfaceError, connections
 
 from django_dcron.conf import settings
+from django_dcron.db.error_remedies import with_remedy
 from django_dcron.utils.threads import DcronThread, in_dcron_thread
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -228,6 +229,8 @@ def restart_until_stopped(run: Callable[[], int], stopping: threading.Event, nam
         started_at = time.monotonic()
         try:
             reason = f"exit code {run()}"
+        except (DatabaseError, InterfaceError) as error:
+            reason = with_remedy(error)
         except Exception as error:  # The server continues.
             reason = str(error) or repr(error)
         if stopping.is_set():

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from django.core.handlers.wsgi import WSGIHandler
+from django.db import OperationalError
 from pytest_django import Settings
 
 from django_dcron import autostart, checks
@@ -375,6 +376,19 @@ def test_restart_pauses_grow_and_are_reset_after_a_long_run(
     records = [record for record in caplog.records if record.__dict__.get("event")]
     assert {record.__dict__["event"] for record in records} == {"autostart_restart"}
     assert [record.__dict__["restart_in"] for record in records] == pauses
+
+
+def test_restart_after_a_database_error_logs_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stopping = threading.Event()
+
+    def run() -> int:
+        raise OperationalError("no such table: django_dcron_job")
+
+    monkeypatch.setattr(stopping, "wait", lambda _pause: stopping.set())
+    autostart.restart_until_stopped(run, stopping, "web-1")
+    assert "Run manage.py migrate." in caplog.text
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from enum import Enum
 from inspect import Parameter, Signature
@@ -11,6 +12,14 @@ from typing import Any
 from django_dcron.exceptions import InvalidArguments
 from django_dcron.utils.messages import gettext_noop as _
 from django_dcron.utils.suggestions import nearest
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format
+
+    # Names that only type checkers import don't exist when annotations are evaluated.
+    UNEVALUATED: dict[str, Any] = {"annotation_format": Format.FORWARDREF}
+else:
+    UNEVALUATED: dict[str, Any] = {}
 
 BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -28,7 +37,7 @@ class _UnquotedText(str):
 def signature_of(function: Callable[..., Any]) -> Signature | None:
     """Return the signature; None for a function in C that has none."""
     try:
-        return inspect.signature(function)
+        return inspect.signature(function, **UNEVALUATED)
     except ValueError:
         return None
 

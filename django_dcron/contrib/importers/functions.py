@@ -12,6 +12,7 @@ from django.utils.module_loading import autodiscover_modules, import_string
 
 from django_dcron.contrib.importers.source_contents import EntryRefused, SourceProblem, Warn
 from django_dcron.db.errors import in_one_line
+from django_dcron.targets.signatures import signature_of
 
 TASKS = "tasks"
 """The module of each app that Huey and procrastinate import to find the project's tasks."""
@@ -82,7 +83,8 @@ def check_injected(function: Any, name: str, instead: str, warn: Warn) -> None:
 
     ``name``: empty for the first parameter. ``instead``: what the function uses instead.
     """
-    parameters = inspect.signature(function).parameters
+    signature = signature_of(function)
+    parameters = signature.parameters if signature else {}
     parameter = parameters.get(name) if name else next(iter(parameters.values()), None)
     if parameter is not None and _is_required(parameter):
         raise EntryRefused(

@@ -20,7 +20,7 @@ from django_dcron import admin as dcron_admin
 from django_dcron.admin.dashboard import live, page
 from django_dcron.admin.dashboard.filter import selection_of
 from django_dcron.admin.dashboard.live import RenderedSection, Section, is_due
-from django_dcron.admin.dashboard.store import Store
+from django_dcron.admin.dashboard.store import Store, store
 from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import timeline
@@ -393,13 +393,13 @@ def test_slow_request_does_not_release_the_lock_of_another(
     lock = viewer.key("reading", is_filtered=True)
 
     def read_slowly(viewer: Viewer) -> dict[str, Any]:
-        assert live.store.add(lock, 60), "another request takes the expired lock"
+        assert store.add(lock, 60), "another request takes the expired lock"
         return {}
 
     monkeypatch.setattr(live, "LOCK_SECONDS", 0)
     monkeypatch.setattr(live, "render_to_string", lambda *given: "")
     live.refreshed_sections(viewer, {"tiles": Section(read_slowly, 10, 20)})
-    assert not live.store.add(lock, 60)
+    assert not store.add(lock, 60)
 
 
 def test_dashboard_works_without_cache(

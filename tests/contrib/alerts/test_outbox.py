@@ -170,13 +170,28 @@ def test_alert_is_abandoned_after_the_last_try_and_keeps_its_error(
     assert logged(caplog, "alert_given_up", row.channel, "(json)", channel=row.channel)
 
 
-def test_alert_for_a_removed_channel_is_abandoned(
+def test_alert_for_a_removed_channel_is_abandoned_after_the_last_try(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     store_alerts([message(1, to=("gone",))])
+    Alert.objects.update(tries=outbox.MAX_TRIES - 1)
     assert send_due() == 0
-    assert Alert.objects.get().error == "the channel no longer exists"
+    row = Alert.objects.get()
+    assert (row.try_at, row.error) == (None, "the node's settings don't contain the channel")
     assert logged(caplog, "alert_given_up", "channel=gone", channel="gone")
+
+
+def test_alert_waits_for_a_node_whose_settings_contain_the_channel(
+    service: Service, settings: Settings
+) -> None:
+    """During a deploy that adds a channel, a node with the old settings may see the alert first."""
+    new = settings.DCRON_ALERT_CHANNELS
+    store_alerts([message(1)])
+    settings.DCRON_ALERT_CHANNELS = {"other": {"mail": ["ops@shop.example"]}}
+    assert send_due() == 0
+    make_due()
+    settings.DCRON_ALERT_CHANNELS = new
+    assert send_due() == 1
 
 
 def test_alert_of_a_dead_sender_is_sent_by_another_sender(service: Service) -> None:

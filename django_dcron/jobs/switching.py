@@ -155,7 +155,7 @@ class _Batch:
         if self.switch.enabled and cursor.next_at is None and not runs_without_schedule(row):
             if cursor.problem or not backfills.exist_for(row.pk):
                 why = _why_no_occurrence(row, cursor)
-                is_sentence = str(why).endswith(".")
+                is_sentence = str(why).endswith((".", "?"))
                 raise NotPossible(
                     _("%(job)s can't be resumed. %(why)s")
                     if is_sentence

@@ -427,6 +427,10 @@ def test_job_without_further_occurrences_cannot_be_resumed() -> None:
     with refusal(NotPossible, "nothing_to_run", job=job) as caught:
         pausing.resume(job)
     assert "Mars/Olympus" in str(caught.value)
+    Job.objects.filter(pk=job.pk).update(timezone="Europe/Berlim")
+    with refusal(NotPossible, "nothing_to_run", job=job) as caught:
+        pausing.resume(job)
+    assert str(caught.value).endswith("'Europe/Berlin'?")
     assert not reread(job).enabled
 
 

@@ -174,7 +174,7 @@ def _cautions(
     if not occurrences:
         yield Caution(CautionCode.NEVER_FIRES, _("The schedule has no further occurrence."))
         return
-    if len(occurrences) < count and schedule.without_calendar.at is None:
+    if len(occurrences) < count and schedule.at is None:
         left = len(occurrences)
         text = ngettext(
             "The schedule ends soon: %(left)d occurrence left.",

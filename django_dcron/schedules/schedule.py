@@ -89,8 +89,9 @@ class Schedule:
 
     @property
     def at(self) -> datetime | None:
-        """The instant of an ``@at`` schedule (aware UTC), else None."""
-        return self.rule.at.replace(tzinfo=UTC) if isinstance(self.rule, Once) else None
+        """The instant of an ``@at`` before a calendar moves it (aware UTC), else None."""
+        rule = self.without_calendar.rule
+        return rule.at.replace(tzinfo=UTC) if isinstance(rule, Once) else None
 
     @property
     def counts_every_date(self) -> bool:

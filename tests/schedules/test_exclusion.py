@@ -193,6 +193,7 @@ def test_occurrence_delayed_by_a_dst_gap_keeps_its_date() -> None:
 def test_at_schedule_on_an_excluded_date_is_moved_or_skipped() -> None:
     text, before = "@at 2026-12-25T09:00:30", at("2026-12-01T00:00")
     moved = with_calendar(text, "12-25..12-26")
+    assert moved.at == at("2026-12-25T09:00:30")
     assert moved.next_after(before) == at("2026-12-27T09:00:30")
     assert moved.next_after(at("2026-12-27T09:00:30")) is None
     assert moved.previous_before(at("2027-12-25T09:00")) == at("2026-12-27T09:00:30")

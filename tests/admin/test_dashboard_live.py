@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,6 +11,7 @@ from django.conf import settings as django_settings
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.db import connection
+from django.http import HttpRequest
 from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.urls import clear_url_caches, reverse
@@ -302,6 +304,33 @@ def test_session_that_ends_gets_nothing_more(clock: Clock) -> None:
     assert "/login/" in other.get(tab.url, {"dcron-tiles": ""})["Location"]
 
 
+def viewer_of(request: HttpRequest) -> Viewer:
+    return Viewer(
+        site=admin.site,
+        sees=frozenset(),
+        adds_jobs=False,
+        narrowed="",
+        chosen=selection_of(request),
+        scope=ALL_ROWS,
+    )
+
+
+@pytest.mark.parametrize("header", ["host", "x-forwarded-host"])
+def test_permissions_on_one_host_name_do_not_apply_to_another(
+    clock: Clock, rf: RequestFactory, settings: Any, header: str
+) -> None:
+    settings.USE_X_FORWARDED_HOST = header == "x-forwarded-host"
+
+    def request_to(host: str) -> HttpRequest:
+        request = rf.get(URL, headers={header: host})
+        request.session = SimpleNamespace(session_key="abc")  # type: ignore[assignment]
+        return request
+
+    live.remember_viewer(viewer_of(rf.get(URL)), request_to("a.example"))
+    assert live.remembered_viewer(request_to("a.example"), admin.site)
+    assert live.remembered_viewer(request_to("b.example"), admin.site) is None
+
+
 def test_logout_on_one_host_name_ends_access_on_all_others(clock: Clock) -> None:
     make_job("secret-job")
     tab = Tab(log_in(*ALL_PERMISSIONS))
@@ -382,14 +411,7 @@ def test_one_request_reads_while_others_show_the_previous_content(
 def test_slow_request_does_not_release_the_lock_of_another(
     nothing_is_remembered: None, rf: RequestFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    viewer = Viewer(
-        site=admin.site,
-        sees=frozenset(),
-        adds_jobs=False,
-        narrowed="",
-        chosen=selection_of(rf.get(URL)),
-        scope=ALL_ROWS,
-    )
+    viewer = viewer_of(rf.get(URL))
     lock = viewer.key("reading", is_filtered=True)
 
     def read_slowly(viewer: Viewer) -> dict[str, Any]:

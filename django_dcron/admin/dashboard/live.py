@@ -251,7 +251,7 @@ def _last_check_key(site: admin.AdminSite) -> str:
 
 def _viewer_key(request: HttpRequest, site: admin.AdminSite) -> str:
     """Return a key that only this session has on this site and host; empty without a session."""
-    return _session_key(request, f"{site.name}\n{request.headers.get('host', '')}")
+    return _session_key(request, f"{site.name}\n{request.get_host()}")
 
 
 def _logout_key(request: HttpRequest) -> str:

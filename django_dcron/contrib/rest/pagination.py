@@ -154,8 +154,8 @@ def _read(model: type[Model], name: str, value: Any) -> Any:
     if isinstance(field, DateTimeField):
         return UtcTimeField().to_internal_value(value)
     read = field.clean(value, None)
-    if isinstance(read, int) and not 0 <= read < 2**63:
-        raise ValueError("not a valid row number")
+    if read is None or (isinstance(read, int) and not 0 <= read < 2**63):
+        raise ValueError("not a valid key")
     return read
 
 

@@ -153,6 +153,8 @@ def test_rows_added_or_deleted_between_pages_do_not_shift_others(
         ({"ordering": "due_at"}, "ordering"),
         ({"ordering": "due_at", "state": "failed", "job": 1}, "ordering"),
         ({"cursor": "nonsense"}, "cursor"),
+        # ["-scheduled_at", "2026-03-01T12:00:00Z", null]
+        ({"cursor": "WyItc2NoZWR1bGVkX2F0IiwgIjIwMjYtMDMtMDFUMTI6MDA6MDBaIiwgbnVsbF0"}, "cursor"),
         ({"limit": 10_000}, "limit"),
         ({"tag": "\0"}, "tag"),
         ({"stat": "failed"}, "stat"),

@@ -93,9 +93,13 @@ class Interruption:
                 self._redirection()
             elif self._in_main:
                 self._wanted = exception
-                DcronThread(
+                thread = DcronThread(
                     target=self._signal_until_taken, name="dcron-interrupt", daemon=True
-                ).start()
+                )
+                try:
+                    thread.start()
+                except RuntimeError:  # too many threads; one signal is usually enough
+                    signal.pthread_kill(self._thread, SIGNAL)
             else:
                 self._used = _raise_in(self._thread, exception)
             return self._used

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from django_dcron.execution.interruption import SIGNAL, Interruption
+from django_dcron.utils.threads import DcronThread
 
 TIMEOUT = 20.0
 
@@ -103,6 +104,21 @@ def test_only_the_first_of_two_exceptions_is_raised(where: Callable[..., Any]) -
         lambda: interrupted_by_another_thread(Interruption(), work, Stop, SecondStop)
     )
     assert (raised, answers) == ([Stop], [True, False])
+
+
+def test_main_thread_is_interrupted_even_if_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def work(at_work: threading.Event) -> None:
+        at_work.set()
+        spin_for(TIMEOUT)
+
+    monkeypatch.setattr(DcronThread, "start", refuse)
+    raised, answers = interrupted_by_another_thread(Interruption(), work, Stop)
+    assert (raised, answers) == ([Stop], [True])
 
 
 def test_blocking_call_in_the_main_thread_is_interrupted() -> None:

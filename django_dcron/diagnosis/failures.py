@@ -11,9 +11,8 @@ from uuid import UUID
 from django.db.models import F
 from django.db.models.functions import Substr
 
-from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
-from django_dcron.models import Attempt, Run
+from django_dcron.models import Run
 from django_dcron.models.incident import NOT_GROUPED
 from django_dcron.policies.incidents import normalize_message
 from django_dcron.policies.lifecycle import State
@@ -82,13 +81,13 @@ def group_failures(failures: Iterable[FailedRun]) -> list[FailureGroup]:
 def latest_failures(since: datetime, limit: int, scope: Scope = EVERYTHING) -> list[FailedRun]:
     """Return failed runs due since ``since``, the latest due time first.
 
-    An index provides this order. There are three queries: runs, jobs, attempts.
+    A run whose latest attempt isn't visible has its reason as the message. An index provides the
+    order. There are three queries: runs, jobs, attempts.
     """
     failed = scope.runs.filter(state=State.FAILED, due_at__gte=since)
     runs = list(failed.order_by("-due_at").prefetch_related("job")[:limit])
     attempts = (
-        Attempt.objects.using(alias_for(Attempt))
-        .filter(run__in=[run.pk for run in runs], number=F("run__attempt"))
+        scope.attempts.filter(run__in=[run.pk for run in runs], number=F("run__attempt"))
         .order_by()
         .values_list("run", "exception_class", Substr("message", 1, MESSAGE_READ), "incident")
     )

@@ -481,6 +481,19 @@ def test_run_page_shows_visible_attempts_only(world: World, on_site: Any) -> Non
     assert numbers(narrowed_sites.planned) == [1]
 
 
+def test_dashboard_shows_messages_of_visible_attempts_only(world: World, on_site: Any) -> None:
+    now = database_now("default")
+    run = make_run(world.mine.job, now, state="failed", attempt=2, reason="short", finished_at=now)
+    make_attempt(run, number=2, outcome="failed", message="long")
+
+    def messages_on(site: AdminSite) -> set[str]:
+        rows = on_site(site).get(section_url("failures")).context["rows"]
+        return {row.failure.message for row in rows if row.failure.run == run}
+
+    assert messages_on(narrowed_sites.watched) == {"long"}
+    assert messages_on(narrowed_sites.planned) == {"short"}
+
+
 @pytest.mark.parametrize("site", ["planned", "locked"])
 def test_action_does_not_link_run_that_its_user_may_not_view(
     world: World, on_site: Any, site: str

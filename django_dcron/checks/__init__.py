@@ -19,7 +19,7 @@ W002      SQLite doesn't take its write lock at the start of a transaction
 W003      a job's target is unknown or doesn't accept its arguments (with ``check --database``)
 W004      a job's schedule or time zone is invalid (with ``check --database``)
 W005      a setting that starts with DCRON doesn't exist
-W006      DCRON_COMMANDS allows a management command or argument that doesn't exist
+W006      DCRON_COMMANDS allows a command or argument that doesn't exist or can't be loaded
 W007      the admin's pages don't refresh themselves, because django_htmx isn't installed
 W008      DCRON_KEEP_FAILED_FOR is shorter than DCRON_KEEP_FOR
 W009      a job's alert rules are invalid (with ``check --database``)

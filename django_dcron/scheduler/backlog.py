@@ -10,8 +10,8 @@ Invariants:
   the error.
 - After a portion that the broker had no room for, a single run follows after a pause. The pause
   grows while there is still no room.
-- While a queue stays full, one message is tried per ``LONGEST_PAUSE``, regardless of how many runs
-  wait.
+- While a queue stays full, one message of each kind is tried per ``LONGEST_PAUSE``, regardless of
+  how many runs wait.
 - If a run that is published alone fails with a broker error, it goes to the end of the backlog. So
   it doesn't block its kind.
 - After a successful portion, one of twice the size follows at once.

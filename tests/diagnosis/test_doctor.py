@@ -15,7 +15,7 @@ from django_dcron import control, targets
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
-from django_dcron.diagnosis.doctor.releases import _releases_side_by_side, _Start
+from django_dcron.diagnosis.doctor.releases import RECENT, _releases_side_by_side, _Start
 from django_dcron.diagnosis.doctor.window import format_moment
 from django_dcron.exceptions import SignatureMismatch, UnknownTarget
 from django_dcron.jobs.cursors import move_outdated_cursors
@@ -451,13 +451,17 @@ def test_dead_node_of_a_namespace_without_other_nodes_is_found(system: System) -
     assert Code.NODE_DEAD not in system.codes()
 
 
+def _start_attempt(job: Job, release: str, worker: str, at: datetime) -> None:
+    now = database_now("default")
+    run = make_run(job, "running", trigger="manual", started_at=at, heartbeat_at=now)
+    Attempt.objects.filter(run=run).update(worker=worker, release=release, started_at=at)
+
+
 def test_workers_of_two_releases_side_by_side_are_found(system: System) -> None:
     now = database_now("default")
 
     def start(release: str, worker: str, age: timedelta) -> None:
-        at = now - age
-        run = make_run(system.job, "running", trigger="manual", started_at=at, heartbeat_at=now)
-        Attempt.objects.filter(run=run).update(worker=worker, release=release, started_at=at)
+        _start_attempt(system.job, release, worker, now - age)
 
     before = system.codes()
     start("2026.1", "old@a", 3 * MINUTE)
@@ -476,6 +480,16 @@ def test_workers_of_two_releases_side_by_side_are_found(system: System) -> None:
     assert finding.severity is Severity.WARNING
     assert all(part in finding.message for part in ("2026.1 (old@a", "2026.2 (new@b"))
     assert "unknown@c" not in finding.message
+
+
+def test_release_that_was_replaced_ten_minutes_ago_is_not_found(system: System) -> None:
+    """Only its last start is among those of the last ten minutes."""
+    last = database_now("default") - RECENT + MINUTE / 2
+    old = [(last + minutes * MINUTE, "2026.1", "old@a") for minutes in (-2, -1, 0)]
+    new = [(last + seconds * SECOND, "2026.2", "new@b") for seconds in range(-15, 500, 60)]
+    for at, release, worker in sorted([*old, *new]):
+        _start_attempt(system.job, release, worker, at)
+    assert Code.WORKER_RELEASES_DIFFER not in system.codes()
 
 
 @pytest.mark.parametrize(

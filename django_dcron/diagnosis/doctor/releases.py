@@ -31,6 +31,10 @@ SIGNATURE_MISMATCH = exception_name(SignatureMismatch)
 WORKERS_NAMED = 3
 GAPS_WITHOUT_START = 2
 """A release has been replaced if it has started no attempt for this many times its longest gap."""
+GAPS_MEASURED_IN = 2 * RECENT
+"""The time in which gaps are measured. It is longer than ``RECENT``, so that a release doesn't seem
+to have started a single attempt only because the earlier ones aren't recent.
+"""
 
 
 class _Start(NamedTuple):
@@ -73,10 +77,12 @@ class ReleaseStarts:
     def continues(self, now: datetime) -> bool:
         """Return whether the workers still start attempts, as often as before.
 
-        A single start says nothing about that. Assume that there will be others.
+        A single start says nothing about that. If it is recent, assume that there will be others.
         """
-        is_single = self.first == self.last
-        return is_single or now - self.last < GAPS_WITHOUT_START * self.longest_gap
+        is_single, silent_for = self.first == self.last, now - self.last
+        return silent_for < RECENT and (
+            is_single or silent_for < GAPS_WITHOUT_START * self.longest_gap
+        )
 
     def __str__(self) -> str:
         named = ", ".join(sorted(self.workers)[:WORKERS_NAMED])
@@ -101,7 +107,9 @@ def examine_releases(window: Window, findings: Findings) -> None:
             f"Workers failed runs that this process's code accepts: {named}. They don't know the "
             "target or its parameters. Restart these workers, so that they load the new code.",
         )
-    if mixed := _releases_side_by_side([start for start in recent if start.release], window.now):
+    since = window.now - GAPS_MEASURED_IN
+    named_starts = [start for start in starts if start.release and start.at > since]
+    if mixed := _releases_side_by_side(named_starts, window.now):
         findings.add(
             Code.WORKER_RELEASES_DIFFER,
             CLUSTER,

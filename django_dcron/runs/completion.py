@@ -220,7 +220,7 @@ def _log_late(run: Run, attempt: int, ending: Ending) -> None:
 def _retry_text(run: Run, attempt: int, ending: Ending, retry_in: timedelta | None) -> str:
     if retry_in is not None:
         return f" retry_in={retry_in.total_seconds():.1f}".removesuffix(".0") + "s"
-    if ending.outcome is not Outcome.FAILED or attempt >= run.job.max_attempts:
+    if ending.outcome not in FAILURES or attempt >= run.job.max_attempts:
         return ""
     why = run.job.retry.why_not_retried(ending.failure or WITHOUT_EXCEPTION)
     return f" no_retry={why!r}" if why else ""

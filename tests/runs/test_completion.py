@@ -485,12 +485,13 @@ def test_log_contains_retry_delay_only_if_the_run_is_retried(
 
 
 @pytest.mark.parametrize(("names", "logged"), [(["ConectionError"], True), ([], False)])
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMED_OUT])
 def test_log_says_why_a_failure_is_not_retried(
-    names: list[str], logged: bool, caplog: pytest.LogCaptureFixture
+    outcome: Outcome, names: list[str], logged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = running(max_attempts=3, retry_on=names)
     failure = Failure(FailureClass.TRANSIENT, frozenset({"ConnectionError"}))
-    assert end_attempt(run, 1, Ending(Outcome.FAILED, failure, exception_class="ConnectionError"))
+    assert end_attempt(run, 1, Ending(outcome, failure, exception_class="ConnectionError"))
     assert ("no_retry='not listed in retry_on'" in caplog.messages[-1]) is logged
     codes = [sentence.code for sentence in run_sentences(reread(run), run.job, run.due_at, str)]
     assert ("not_retried" in codes) is logged

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.contrib.auth.models import User
 from django.test import Client
 
@@ -81,6 +82,18 @@ def test_invalid_link_shows_error_on_after_field(
     assert list(found) == ["after"]
     assert message in found["after"][0]
     assert Link.objects.count() == 1
+
+
+def test_form_without_the_field_after_shows_its_error(
+    admin_client: Client, first_job: Job, second_job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows may have been deleted without ``control``."""
+    Job.objects.filter(pk=first_job.pk).delete()
+    job_admin = admin.site.get_model_admin(Job)
+    read_only = (*job_admin.readonly_fields, "after")
+    monkeypatch.setattr(type(job_admin), "readonly_fields", read_only)
+    (problem,) = errors(fill_in(admin_client, job_url(second_job)))["__all__"]
+    assert "first" in problem
 
 
 def test_run_pages_link_predecessor_and_follower(

@@ -275,7 +275,8 @@ class JobForm(JobModelForm):
                     self.instance, alias_for(Job), visible, self.initial.get("after", ())
                 )
             except ValidationError as error:
-                self.add_error(None, error)
+                # The project's admin class may make ``after`` read-only.
+                self.add_error(None, error if "after" in self.fields else error.messages)
 
     def _add_conflict(self, cleaned: dict[str, Any]) -> None:
         """Add the error that lists the differences, and carry the new version."""

@@ -58,6 +58,8 @@ a server-side cursor are fetched without a frame of Django's backend.
 class _Thread:
     name: str
     alias: str
+    connection: BaseDatabaseWrapper | None = None
+    """The connection that was opened last."""
     session: int | None = None
     """The server's id of the session. Recorded on connecting, because some drivers don't return it
     while they wait.
@@ -67,6 +69,10 @@ class _Thread:
     """The call of the database backend or driver that the thread was in at the last check."""
     waited: float = 0.0
     """Seconds in this call, as observed by the checks."""
+
+    @property
+    def is_connected(self) -> bool:
+        return self.connection is not None and self.connection.connection is not None
 
 
 class SilentConnections:
@@ -119,8 +125,9 @@ class SilentConnections:
     def _query_server(self, waiting_threads: dict[int, _Thread]) -> None:
         for ident, thread in waiting_threads.items():
             call, session = thread.call, thread.session
-            # A thread without a session is still connecting, which has its own limit.
-            if call is None or session is None:
+            # A thread without an open connection is connecting, which has its own limit. The
+            # descriptor of its closed connection may belong to another socket by now.
+            if call is None or session is None or not thread.is_connected:
                 continue
             try:
                 if not self._is_executing(session, thread.alias):
@@ -157,6 +164,7 @@ class SilentConnections:
         thread = self._threads.get(threading.get_ident())
         if thread is not None and thread.alias == connection.alias:
             enable_keepalive(connection, settings.LEASE)
+            thread.connection = connection
             thread.session, thread.socket = session_id(connection), socket_descriptor(connection)
 
 

@@ -257,6 +257,42 @@ def test_no_connection_is_shut_after_the_process_was_suspended(
     client.thread.join(TIMEOUT)
 
 
+def test_thread_that_connects_again_has_no_silent_connection(
+    silent: SilentConnections, clock: StillClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The descriptor of its closed connection may belong to another socket by now."""
+    ours, theirs = socket.socketpair()
+    descriptors: list[int] = []
+    connecting, go_on = threading.Event(), threading.Event()
+
+    def connect_slowly(parameters: Any) -> Any:
+        connecting.set()
+        go_on.wait(TIMEOUT)
+        raise OperationalError("refused")
+
+    def connect_again(connection: BaseDatabaseWrapper) -> Iterator[None]:
+        yield
+        descriptor = connection_sockets.socket_descriptor(connection)
+        assert descriptor is not None
+        connection.close()
+        descriptors.append(os.dup2(ours.fileno(), descriptor))
+        connection.get_new_connection = connect_slowly  # type: ignore[method-assign]
+        connection.ensure_connection()
+
+    client = QueryThread(silent, connect_again)
+    client.send_query()
+    assert connecting.wait(TIMEOUT)
+    watch(silent, clock, 20)
+    theirs.sendall(b"a")
+    assert ours.recv(1) == b"a"
+    assert not caplog.records
+    go_on.set()
+    client.thread.join(TIMEOUT)
+    os.close(descriptors[0])
+    ours.close()
+    theirs.close()
+
+
 # --- a whole node -------------------------------------------------------------------------------
 
 

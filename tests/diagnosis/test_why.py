@@ -948,6 +948,17 @@ def test_later_changes_of_definition_are_listed() -> None:
     )
 
 
+def test_later_changes_of_times_and_lists_are_readable() -> None:
+    job = set_placed_at(make_job(timezone="Asia/Tokyo"), NOON + DAY)
+    pause = ("paused_until", None, "2024-05-07T12:00:00Z")
+    log_change(job, NOON + DAY, ("args", [], ["a", None]), pause)
+
+    listed = explain(job, NOON).sentences[1:]
+
+    texts = [(each.params["old"], each.params["new"]) for each in listed]
+    assert texts == [("“[]”", '“["a", null]”'), ("empty", "2024-05-07 12:00:00 UTC")]
+
+
 def test_run_of_earlier_definition_is_found() -> None:
     job = set_placed_at(make_job(), NOON + DAY)
     at = NOON + timedelta(seconds=30)

@@ -29,6 +29,7 @@ from django_dcron.diagnosis.why.pause_sentences import (
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.jobs.placement import matches_definition
+from django_dcron.jobs.representation import JOB_FIELDS, ValueFormat, text_of
 from django_dcron.models import Job, Run
 from django_dcron.policies.jitter import jitter_delay
 from django_dcron.runs.retention import kept_from
@@ -196,8 +197,8 @@ def changed_since(data: ExplanationData) -> Iterator[Sentence]:
             by=change.by,
             at=data.format_time(change.at),
             field=_LABELS.get(field.field, field.field),
-            old=_format_value(field.old),
-            new=_format_value(field.new),
+            old=_format_value(field.field, field.old),
+            new=_format_value(field.field, field.new),
         )
 
 
@@ -284,9 +285,13 @@ def _nearest_occurrences(data: ExplanationData) -> Iterator[Sentence]:
         yield Sentence("first", text, after=data.format_time(after))
 
 
-def _format_value(value: Any) -> str:
+def _format_value(name: str, value: Any) -> str:
+    """Return the logged JSON value of a field as text."""
     if value is None or value == "":
         return _("empty")
     if isinstance(value, bool):
         return _("yes") if value else _("no")
-    return f"“{value}”"
+    field = JOB_FIELDS.get(name)
+    if field and field.format is ValueFormat.TIME:
+        return field.text(value)
+    return f"“{text_of(value)}”"

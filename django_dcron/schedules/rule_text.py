@@ -64,13 +64,13 @@ def _expand_macro(body: str) -> str:
             code="unknown_macro",
         )
     if not body.startswith("@"):
-        if near := _nearest_form(body):
+        if " " not in body and (near := _nearest_form(body)):
             raise InvalidSchedule(_MISSPELLED, value=repr(body), near=near, code="unknown_macro")
         return body
     try:
         return MACROS[body.lower()]
     except KeyError:
-        if near := _nearest_form(body[1:]):
+        if near := _nearest_form(body[1:].partition(" ")[0]):
             raise InvalidSchedule(
                 _MISSPELLED, value=repr(body), near=near, code="unknown_macro"
             ) from None
@@ -83,9 +83,10 @@ def _expand_macro(body: str) -> str:
 
 
 def _nearest_form(name: str) -> str:
-    """Return the quoted form that ``name`` resembles; empty if there is none."""
-    near = [] if " " in name else similar_names(f"@{name}", _FORMS, most=1)
-    return repr(near[0]) if near else ""
+    """Return the quoted form whose name resembles ``name``; empty if there is none."""
+    forms = {form.partition(" ")[0]: form for form in _FORMS}
+    near = similar_names(f"@{name}", forms, most=1)
+    return repr(forms[near[0]]) if near else ""
 
 
 # A week is 7 days and a day is 24 hours of elapsed time. No number of digits overflows a timedelta.

@@ -65,7 +65,11 @@ class FieldKind:
         )
 
     def refuse(self, template: str, value: str, *, code: str, **values: object) -> NoReturn:
-        """Raise ``InvalidSchedule``; ``template`` begins with the field's name and the value."""
+        """Raise ``InvalidSchedule``.
+
+        ``template`` begins with the field's name and the value. It has no full stop, because the
+        errors of other fields may follow.
+        """
         params: dict[str, object] = {"allowed": self.allowed, **values}
         raise InvalidSchedule(
             template, code=code, field=TranslatableText(self.name), value=value, **params
@@ -230,7 +234,7 @@ def _step(kind: FieldKind, item: str, text: str, width: int | None = None) -> in
             kind.refuse(
                 _(
                     "%(field)s: the step %(step)s in %(value)s is not valid (allowed: "
-                    "1-%(most)d). For a fixed interval, use %(every)s."
+                    "1-%(most)d; for a fixed interval, use %(every)s)"
                 ),
                 repr(item),
                 step=repr(text),
@@ -303,7 +307,7 @@ def _month_special(kind: FieldKind, item: str) -> MonthSpecial | None:
         return NthWorkingDay(-1 - _check_bounds(kind, match[1] or "0", 0, MAX_WORKING_DAYS - 1))
     if match := re.fullmatch("WD-?([0-9]+|L(?:-[0-9]+)?)", item):
         kind.refuse(
-            _("%(field)s: %(value)s is not valid. Did you mean %(near)s?"),
+            _("%(field)s: %(value)s is not valid (did you mean %(near)s?)"),
             repr(item),
             near=repr(f"WD#{match[1]}"),
             code="invalid_value",

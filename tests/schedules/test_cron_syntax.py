@@ -1,5 +1,6 @@
 """Valid schedule texts and their occurrences, and the errors of invalid ones."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -556,6 +557,15 @@ def test_error_in_six_fields_says_where_the_seconds_are(text: str) -> None:
     with pytest.raises(InvalidSchedule, match=r"\. Six fields begin with the seconds\.$") as raised:
         parse_schedule(text, "UTC")
     assert raised.value.params["allowed"]
+
+
+@pytest.mark.parametrize(
+    "text", ["*/60 25 * * *", "0 */60 * * * *", "0 9 WD3 13 *", "0 0 9 WD3 * *"]
+)
+def test_error_that_continues_another_has_no_doubled_punctuation(text: str) -> None:
+    with pytest.raises(InvalidSchedule) as raised:
+        parse_schedule(text, "UTC")
+    assert not re.search(r"[.?][.;]", str(raised.value))
 
 
 @pytest.mark.parametrize(

@@ -351,14 +351,15 @@ def test_cancelled_run_ends_as_cancelled() -> None:
     assert (state_of(run), attempt_of(run).outcome) == (State.CANCELLED, Outcome.CANCELLED)
 
 
+@pytest.mark.parametrize("reason", ["by hand", ""])
 @pytest.mark.parametrize("ending", [CANCELLED, failed()], ids=["cancelled", "failed"])
-def test_cancel_without_a_reason_gets_no_other_reason(ending: Ending) -> None:
+def test_cancelled_run_has_the_reason_of_the_request(ending: Ending, reason: str) -> None:
     by_code, requested = running(), running()
     assert end_attempt(by_code, 1, CANCELLED, attempt_of(by_code).token)
     assert "RunCancelled" in reread(by_code).reason
-    control.cancel(reread(requested), reason="")
+    control.cancel(reread(requested), reason)
     assert end_attempt(requested, 1, ending, attempt_of(requested).token)
-    assert (state_of(requested), reread(requested).reason) == (State.CANCELLED, "")
+    assert (state_of(requested), reread(requested).reason) == (State.CANCELLED, reason)
 
 
 @pytest.mark.parametrize(
@@ -389,14 +390,6 @@ def test_cancel_during_the_retry_decision_ends_the_run() -> None:
         None,
     )
     assert attempt_of(run).outcome == Outcome.FAILED
-
-
-@pytest.mark.parametrize("reason", ["by hand", ""])
-def test_cancelled_run_has_the_reason_of_the_request(reason: str) -> None:
-    run = running()
-    control.cancel(reread(run), reason)
-    assert end_attempt(run, 1, CANCELLED, attempt_of(run).token)
-    assert (state_of(run), reread(run).reason) == (State.CANCELLED, reason)
 
 
 def test_success_after_a_cancel_request_is_recorded_as_success() -> None:

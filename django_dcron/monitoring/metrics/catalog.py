@@ -149,7 +149,7 @@ LATE_SUCCESSES = _cluster(
 JOBS = _cluster("jobs", "Jobs, by scheduling state.", "", "state")
 JOBS_FAILING = _cluster(
     "jobs_failing",
-    "Enabled jobs whose latest run failed. Skipped, missed and cancelled runs don't count.",
+    "Enabled jobs that have failed since their last success.",
 )
 JOBS_UNCOUNTED = _cluster(
     "jobs_uncounted",

@@ -103,7 +103,8 @@ def _exhaustion_errors(job: Job) -> dict[str, str]:
     schedule = job.parsed_schedule
     if job.after or schedule.is_never:
         return {}
-    first = Timetable(schedule, job.starts_at).first_after(now)
+    timetable = Timetable(schedule, job.starts_at)
+    first = timetable.first_after(now)
     if first is None:
         if schedule.at and schedule.at <= now:
             return {
@@ -120,6 +121,10 @@ def _exhaustion_errors(job: Job) -> dict[str, str]:
             "schedule": _("%(schedule)s has no occurrence after %(start)s.")
             % {"schedule": job.schedule, "start": start.isoformat(timespec="seconds")}
         }
+    if job.ends_at and first > job.ends_at and schedule.interval and hasattr(job, "cursor"):
+        # Without a start, the interval of a stored job counts from its occurrences.
+        counted_from = job.cursor.previous_at or job.cursor.next_at
+        first = timetable.first_after(now, counted_from) or first
     if job.ends_at and first > job.ends_at:
         return {
             "ends_at": _("The first occurrence is at %(first)s. Enter this time or a later one.")

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -377,6 +378,36 @@ def test_interval_with_a_start_may_end_at_its_first_occurrence(now: int, first: 
         with pytest.raises(ValidationError) as refused:
             job.clean_fields()
     assert set(refused.value.message_dict) == {"ends_at"}
+
+
+@pytest.mark.parametrize(("end", "is_allowed"), [(6, True), (5, False)])
+def test_interval_without_a_start_may_end_at_its_next_occurrence(
+    end: int, is_allowed: bool
+) -> None:
+    """The interval counts from the last occurrence, not from now."""
+    job = make_job(schedule="@every 1d")
+    now = database_now("default").replace(microsecond=0)
+    next_at = now + timedelta(hours=6)
+    Cursor.objects.filter(pk=job.pk).update(
+        next_at=next_at, previous_at=next_at - timedelta(days=1)
+    )
+    job = reread(job)
+    job.ends_at = now + timedelta(hours=end)
+    with nullcontext() if is_allowed else pytest.raises(ValidationError, match="ends_at"):
+        saving.save(job)
+    assert reread(job).ends_at == (job.ends_at if is_allowed else None)
+
+
+def test_job_can_be_changed_shortly_before_its_only_interval_ends() -> None:
+    now = database_now("default").replace(microsecond=0)
+    job = make_job(schedule="@every 1d", ends_at=now + timedelta(hours=30))
+    Cursor.objects.filter(pk=job.pk).update(next_at=now + timedelta(hours=6))
+    Job.objects.filter(pk=job.pk).update(ends_at=now + timedelta(hours=12))
+    Cursor.objects.filter(pk=job.pk).update(ends_at=now + timedelta(hours=12))
+    job = reread(job)
+    job.description = "changed"
+    saving.save(job)
+    assert cursor_of(job).next_at == now + timedelta(hours=6)
 
 
 @pytest.mark.parametrize("schedule", ["@at 2020-01-01T00:00", "@never"])

@@ -136,6 +136,15 @@ def test_idempotency_key_creates_one_run_per_job(dispatcher: MemoryDispatcher) -
     assert Run.objects.count() == 3
 
 
+@pytest.mark.parametrize("other", ["ORDER-7", "órder-7", "order-7 "])
+def test_idempotency_keys_differ_by_case_accents_and_spaces(other: str) -> None:
+    """MariaDB's collations would treat such keys as equal."""
+    job = make_idle_job()
+    assert control.trigger(job, idempotency_key="order-7") != control.trigger(
+        job, idempotency_key=other
+    )
+
+
 @pytest.mark.parametrize("other", [{}, {"args": [2]}, {"args": [1], "kwargs": {}}], ids=str)
 def test_idempotency_key_with_other_arguments_is_refused(other: dict[str, Any]) -> None:
     job = make_idle_job(target="tests.app.tasks.echo")
@@ -182,12 +191,11 @@ def test_idempotency_key_that_cannot_be_stored_is_refused(key: str) -> None:
             trigger(make_idle_job(), idempotency_key=key)
 
 
-@pytest.mark.parametrize("change", [str, str.upper, str.title])
-def test_idempotency_key_of_a_chain_is_refused(change: Callable[[str], str]) -> None:
+def test_idempotency_key_of_a_chain_is_refused() -> None:
     """Otherwise the chained run would count as created already and would never be created."""
     job, run = make_idle_job(), make_run(make_idle_job())
     with refusal(InvalidValue, "reserved", field="idempotency_key"):
-        control.trigger(job, idempotency_key=change(follower_key(run.pk)))
+        control.trigger(job, idempotency_key=follower_key(run.pk))
     assert not Run.objects.filter(job=job).exists()
     assert control.trigger(job, idempotency_key=f"before and {follower_key(run.pk)}")
 

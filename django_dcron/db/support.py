@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -56,7 +56,11 @@ def time_zone_problem(using: str) -> TimeZoneProblem | None:
     zone = connection.settings_dict["TIME_ZONE"]
     if zone is None or connection.features.supports_timezones:
         return None
-    if ZoneInfo(zone).utcoffset(None) == timedelta():
+    try:
+        is_utc = ZoneInfo(zone).utcoffset(None) == timedelta()
+    except (ZoneInfoNotFoundError, ValueError):
+        return None  # Django reports an unknown zone when it connects.
+    if is_utc:
         return None
     return TimeZoneProblem(
         f"TIME_ZONE of the database {using!r} is {zone!r}",

@@ -179,8 +179,7 @@ def _check_key(key: str) -> None:
             code="invalid_length",
         )
     require_text("idempotency_key", key, LONGEST_KEY)
-    # Some databases compare keys without regard to case.
-    if key.casefold().startswith(FOLLOWER_KEY_PREFIX):
+    if key.startswith(FOLLOWER_KEY_PREFIX):
         raise InvalidValue(
             "idempotency_key",
             _(

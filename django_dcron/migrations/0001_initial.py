@@ -1676,7 +1676,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "idempotency_key",
-                    models.CharField(max_length=120, null=True, verbose_name="idempotency key"),
+                    django_dcron.models.exact_text.ExactCharField(
+                        max_length=120, null=True, verbose_name="idempotency key"
+                    ),
                 ),
                 (
                     "missed_before",

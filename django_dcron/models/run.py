@@ -26,6 +26,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
 from django_dcron.db.statements import Placeholder
+from django_dcron.models.exact_text import ExactCharField
 from django_dcron.models.freeze import job_is_frozen, namespace_is_frozen
 from django_dcron.models.job import Job
 from django_dcron.policies.freezing import AUTOMATIC
@@ -163,7 +164,9 @@ class Run(models.Model):
     kwargs = models.JSONField(
         _("keyword arguments"), null=True, help_text=_("Null: the job's arguments.")
     )
-    idempotency_key = models.CharField(_("idempotency key"), max_length=120, null=True)
+    idempotency_key: models.CharField[str | None, str | None] = ExactCharField(  # type: ignore[assignment, misc]  # its type has no None
+        _("idempotency key"), max_length=120, null=True
+    )
     rerun_of = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, related_name="reruns", db_index=False
     )

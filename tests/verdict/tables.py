@@ -187,6 +187,11 @@ def _job(
     )
 
 
+def _text(value: str | bytes | None) -> str | None:
+    """Return a text that MariaDB stores as bytes, so that it compares them exactly."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
 def _label(row: Row) -> str:
     namespace, name = row["namespace"], row["name"]
     if row["deleted_at"] is not None:  # the name that the job had when its runs started
@@ -204,6 +209,7 @@ def _run(row: Row) -> Run:
         started_at=_instant(row["started_at"]),
         finished_at=_instant(row["finished_at"]),
         missed_from=_instant(row["missed_from"]),
+        idempotency_key=_text(row["idempotency_key"]),
         **{
             name: row[name]
             for name in (
@@ -211,7 +217,6 @@ def _run(row: Row) -> Run:
                 "state",
                 "attempt",
                 "missed_before",
-                "idempotency_key",
                 "slot",
                 "reason",
             )

@@ -17,7 +17,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
-from django_dcron.exceptions import DcronError
+from django_dcron.exceptions import DcronError, InvalidSchedule
 from django_dcron.jobs import backfill as backfilling
 from django_dcron.jobs.backfill import Backfill
 from django_dcron.management.dcron import option_values
@@ -126,6 +126,8 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
             for name in ("start", "end")
         )
         return control.backfill(job, start, end, **chosen)
+    except InvalidSchedule as error:
+        raise negative_result(f"The schedule of {job} is invalid: {error}") from error
     except DcronError as error:
         text = str(error).replace("pass over_pruned=True", "use --over-pruned")
         raise negative_result(text) from error

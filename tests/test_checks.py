@@ -154,6 +154,7 @@ def test_e002_without_time_zone_support(settings: Settings) -> None:
         ("Asia/Tokyo", ["django_dcron.E002"]),
         ("Europe/London", ["django_dcron.E002"]),
         ("UTC", []),
+        ("Nowhere", []),
         (None, []),
     ],
 )

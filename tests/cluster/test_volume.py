@@ -118,7 +118,8 @@ def _inject_faults(cluster: Cluster, redis: services.Server, until: datetime) ->
                 faults[other] += 1
         if faults.total() % VACUUM_EVERY == 0:
             _vacuum()
-            logger.info("%s runs, faults %s", Run.objects.count(), dict(faults))
+            runs, unfinished = Run.objects.count(), _unfinished()  # a backlog shows early
+            logger.info("%s runs, unfinished %s, faults %s", runs, unfinished, dict(faults))
     return faults
 
 

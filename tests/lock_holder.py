@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from django.db import connection, connections, models, transaction
 
@@ -59,3 +59,15 @@ def has_usual_lock_limit() -> bool:
     with connection.cursor() as cursor:
         cursor.execute(queries[connection.vendor])
         return bool(cursor.fetchone()[0])
+
+
+def restore_lock_limit() -> None:
+    """Do on MariaDB what a rollback does on PostgreSQL."""
+    if connection.vendor != "mysql":
+        return
+    names = ("innodb_lock_wait_timeout", "idle_transaction_timeout")
+    query = "SET " + ", ".join(f"SESSION {name} = DEFAULT" for name in names)
+    # A cursor of the driver, because Django's refuses statements in a broken transaction. The test
+    # may have broken the connection, too.
+    with suppress(connection.Database.Error), connection.connection.cursor() as cursor:
+        cursor.execute(query)

@@ -25,6 +25,7 @@ from django_dcron.policies.retry import Failure, FailureClass, exception_name, r
 from django_dcron.runs.completion import Ending
 from django_dcron.utils.bounded_text import replace_unstorable, truncate_middle
 from django_dcron.utils.durations import write_duration
+from django_dcron.utils.messages import with_full_stop
 
 RESTART = "If the target is new, restart the nodes and workers so that they load the new code."
 OLDER_CODE = (
@@ -122,7 +123,7 @@ def _message(exception: BaseException, outcome: Outcome, run: CurrentRun) -> str
 
 def _with_advice(text: str, advice: str) -> str:
     """Return the cause and then the advice, because lists show only the beginning."""
-    return f"{text}{'' if text.endswith(('.', '?')) else '.'} {advice}"
+    return f"{with_full_stop(text)} {advice}"
 
 
 def _traceback(exception: BaseException) -> str:

@@ -162,7 +162,8 @@ def _refuse_pruned_range(job: Job, oldest: datetime, now: datetime) -> None:
             _(
                 "%(job)s can't be backfilled from %(oldest)s: its runs before %(kept)s "
                 "were pruned, so it's unknown which of these occurrences ran. Start at "
-                "%(kept)s, or pass over_pruned=True to run all of them."
+                "%(kept)s, or run all of them with over_pruned=True (--over-pruned on the "
+                "command line)."
             ),
             job=str(job),
             oldest=oldest.isoformat(),

@@ -16,6 +16,7 @@ from django_dcron.dispatch.base import (
 )
 from django_dcron.scheduler.backlog import AgendaEntry
 from django_dcron.utils.bounded_text import replace_unstorable
+from django_dcron.utils.exception_text import exception_text
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -73,10 +74,7 @@ def reason_of(run: DueRun, error: Exception) -> str:
 
     An unexpected error is also logged with its traceback.
     """
-    try:
-        text = replace_unstorable(str(error))
-    except Exception:  # a third-party ``__str__`` may raise anything
-        text = "(unreadable error message)"
+    text = replace_unstorable(exception_text(error))
     if isinstance(error, Undeliverable):
         return text
     extra = {

@@ -43,6 +43,7 @@ from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.failure import ending_of
 from django_dcron.execution.worker_exit import before_exit
 from django_dcron.models import Job
+from django_dcron.utils.exception_text import exception_text
 from django_dcron.utils.threads import DcronThread
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _with_check_ins(
             send(
                 run,
                 _kind_after(exception, run),
-                f"{type(exception).__name__}: {_exception_text(exception)}",
+                f"{type(exception).__name__}: {exception_text(exception)[:TEXT_LIMIT]}",
             )
             raise
         send(run, UNFINISHED if run.cancelled else SUCCEEDED, "")
@@ -107,13 +108,6 @@ def _kind_after(exception: BaseException, run: CurrentRun) -> str:
     failure = ending_of(exception, run).failure
     will_retry = failure is not None and run.job.retry.retry_after(failure, run.attempt) is not None
     return UNFINISHED if will_retry else FAILED
-
-
-def _exception_text(exception: BaseException) -> str:
-    try:
-        return str(exception)[:TEXT_LIMIT]
-    except Exception:  # __str__ may raise anything
-        return "(unreadable error message)"
 
 
 def _slug(job: Job) -> str:

@@ -23,6 +23,7 @@ from django_dcron.contrib.importers.source_contents import (
     unexpected_error_text,
 )
 from django_dcron.db.errors import in_one_line
+from django_dcron.utils.messages import with_full_stop
 
 SOURCE = "redbeat"
 SETTING = "redbeat_redis_url"
@@ -170,8 +171,8 @@ def _read_entries(field: str) -> list[StoredField]:
             ]
     except schedulers.redis.exceptions.RedisError as error:
         raise SourceProblem(
-            f"RedBeat's Redis at {_server()[0]} is unreachable: {in_one_line(error).rstrip('.')}. "
-            f"Set {SETTING}."
+            f"RedBeat's Redis at {_server()[0]} is unreachable: "
+            f"{with_full_stop(in_one_line(error))} Set {SETTING}."
         ) from error
     except ValueError as error:
         raise SourceProblem(f"RedBeat can't use {SETTING}: {in_one_line(error)}.") from None

@@ -23,6 +23,7 @@ from django_dcron.models import Node
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict
 from django_dcron.utils.counts import number_of
+from django_dcron.utils.messages import with_full_stop
 from django_dcron.utils.time_format import format_duration
 
 Groups = dict[str, list[Node]]
@@ -110,7 +111,7 @@ def _check_lock(window: Window, groups: Groups, lock: Lock, findings: Findings) 
         findings.add(
             Code.LOCK_UNREACHABLE,
             LOCK,
-            f"{str(error).rstrip('.')}. Nodes that can't reach the lock server assign shards by "
+            f"{with_full_stop(error)} Nodes that can't reach the lock server assign shards by "
             "hash. Check the lock server and the network.",
         )
 

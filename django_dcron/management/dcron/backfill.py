@@ -38,6 +38,7 @@ from django_dcron.management.dcron.run_watch import DatabaseOutage
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.utils.counts import number_of
+from django_dcron.utils.messages import with_full_stop
 
 HELP = (
     "Create runs for a job's occurrences from START until END (exclusive) that have no run, and "
@@ -129,11 +130,10 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
     except InvalidSchedule as error:
         raise negative_result(f"The schedule of {job} is invalid: {error}") from error
     except DcronError as error:
-        text = str(error).replace("pass over_pruned=True", "use --over-pruned")
-        raise negative_result(text) from error
+        raise negative_result(str(error)) from error
     except ValueError as error:
         zone_text = f"START and END without an offset are in the job's time zone, {zone}."
-        raise usage_error(f"{str(error).rstrip('.')}. {zone_text}") from error
+        raise usage_error(f"{with_full_stop(error)} {zone_text}") from error
 
 
 def _print_occurrences(output: Output, job: Job, planned: Backfill, *, every: bool) -> None:

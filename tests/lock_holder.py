@@ -41,24 +41,26 @@ def keeping_open(work: Callable[[], object]) -> Iterator[None]:
 
 def lock_limit() -> object:
     """Return how long a statement of this session waits for a lock."""
-    queries = {
-        "postgresql": "SHOW lock_timeout",
-        "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout",
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(queries[connection.vendor])
-        return cursor.fetchone()[0]
+    return _answer(
+        postgresql="SHOW lock_timeout", mysql="SELECT @@SESSION.innodb_lock_wait_timeout"
+    )
 
 
 def has_usual_lock_limit() -> bool:
     """Return whether this session waits for locks as long as a new one does."""
-    queries = {
-        "postgresql": "SELECT current_setting('lock_timeout') = '0'",
-        "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout = @@GLOBAL.innodb_lock_wait_timeout",
-    }
+    return bool(
+        _answer(
+            postgresql="SELECT current_setting('lock_timeout') = '0'",
+            mysql="SELECT @@SESSION.innodb_lock_wait_timeout = @@GLOBAL.innodb_lock_wait_timeout",
+        )
+    )
+
+
+def _answer(**queries: str) -> object:
+    """Return the answer to the query for the session's database."""
     with connection.cursor() as cursor:
         cursor.execute(queries[connection.vendor])
-        return bool(cursor.fetchone()[0])
+        return cursor.fetchone()[0]
 
 
 def restore_lock_limit() -> None:

@@ -182,17 +182,18 @@ def test_heartbeat_thread_survives_an_error_while_it_closes_connections(
     wait_until(lambda: len(errors) > 2, what="heartbeats after an error")
 
 
+def _running() -> CurrentRun:
+    row = make_run(make_idle_job(), "running")
+    return CurrentRun(reread(row), row.claimed_at, token=attempt_of(row).token, worker="w")
+
+
 @pytest.mark.parametrize("name", ["dcron-heartbeats", "dcron-heartbeat-loss"])
 def test_thread_that_could_not_start_is_started_for_the_next_run(
     settings: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The system may have too many threads for a while."""
     settings.DCRON_RUN_LEASE = timedelta(seconds=3600)
-    rows = [make_run(make_idle_job(), "running") for _ in range(2)]
-    first, second = (
-        CurrentRun(reread(row), row.claimed_at, token=attempt_of(row).token, worker="w")
-        for row in rows
-    )
+    first, second = _running(), _running()
     start, heartbeats = DcronThread.start, Heartbeats()
 
     def refuse(thread: threading.Thread) -> None:
@@ -350,11 +351,7 @@ def test_failed_stop_of_one_run_does_not_keep_others_running(
     settings: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.DCRON_RUN_LEASE = timedelta(seconds=3600)
-    rows = [make_run(make_idle_job(), "running") for _ in range(2)]
-    first, second = (
-        CurrentRun(reread(row), row.claimed_at, token=attempt_of(row).token, worker="w")
-        for row in rows
-    )
+    first, second = _running(), _running()
     real = heartbeat_loss._stop_without_heartbeat
 
     def stop(heartbeat: Any) -> None:

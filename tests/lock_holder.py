@@ -64,9 +64,7 @@ def _answer(**queries: str) -> object:
 
 
 def restore_lock_limit() -> None:
-    """Do on MariaDB what a rollback does on PostgreSQL."""
-    if connection.vendor != "mysql":
-        return
+    """Do for a session of MariaDB what a rollback does on PostgreSQL."""
     names = ("innodb_lock_wait_timeout", "idle_transaction_timeout")
     query = "SET " + ", ".join(f"SESSION {name} = DEFAULT" for name in names)
     # A cursor of the driver, because Django's refuses statements in a broken transaction. The test

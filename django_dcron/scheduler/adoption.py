@@ -8,6 +8,7 @@ Frozen runs of other nodes are adopted only after the freeze.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import lru_cache
@@ -95,7 +96,7 @@ def adopt(
         return []
     oldest = _oldest_of_other_nodes(*led, ADOPTED_AT_ONCE).rows(due_at=horizon, node=node)
     adopted = [run for run in starmap(DueRun, oldest) if not known(run.key)]
-    assigned = _assign([run.run_id for run in adopted], node)
+    assigned = _assign(adopted, node)
     for run in adopted:
         if run.run_id not in assigned:
             on_locked(run)
@@ -110,16 +111,24 @@ def adopt(
     return adopted
 
 
-def _assign(run_ids: list[UUID], node: str) -> set[UUID]:
+def _assign(runs: list[DueRun], node: str) -> set[UUID]:
     """Assign the runs that aren't locked to ``node``, and return their ids.
 
-    Locked runs are left for a later call and don't delay the others.
+    Locked runs are left for a later call and don't delay the others. A run that is at another
+    attempt by now isn't assigned, because the agenda gets the attempt that was read. A later call
+    adopts it.
     """
     assigned: set[UUID] = set()
-    for start in range(0, len(run_ids), ASSIGNED_AT_ONCE):
-        ids = run_ids[start : start + ASSIGNED_AT_ONCE]
-        with deliveries.lock_unlocked(ids) as free:
-            transitions.runs().pending().filter(pk__in=free).update(node=node)
+    for start in range(0, len(runs), ASSIGNED_AT_ONCE):
+        batch = runs[start : start + ASSIGNED_AT_ONCE]
+        with deliveries.lock_unlocked([run.run_id for run in batch]) as free:
+            by_attempt: defaultdict[int, list[UUID]] = defaultdict(list)
+            for run in batch:
+                if run.run_id in free:
+                    by_attempt[run.attempt].append(run.run_id)
+            for attempt, run_ids in by_attempt.items():
+                current = transitions.runs().pending().filter(pk__in=run_ids, attempt=attempt)
+                current.update(node=node)
         assigned |= free
     return assigned
 

@@ -1,6 +1,9 @@
 """Adoption: one query adopts the pending runs that aren't on this node's agenda."""
 
+from collections.abc import Collection
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 import pytest
 from pytest_django import DjangoAssertNumQueries
@@ -8,6 +11,7 @@ from pytest_django import DjangoAssertNumQueries
 from django_dcron.db.now import database_now
 from django_dcron.models import Cursor, Run
 from django_dcron.policies.lifecycle import State
+from django_dcron.runs import deliveries
 from django_dcron.scheduler import adoption
 from django_dcron.scheduler.adoption import adopt, give_back
 from tests.factories import make_idle_job, make_run
@@ -42,6 +46,22 @@ def test_runs_on_the_agenda_are_not_adopted() -> None:
     adopted = adopt(ALL, now + SECOND, node="me", known=lambda key: key == (known.pk, 1))
     assert [run.run_id for run in adopted] == [other.pk]
     assert dict(Run.objects.values_list("pk", "node")) == {known.pk: "", other.pk: "me"}
+
+
+def test_attempt_that_began_meanwhile_is_adopted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the read and the assignment, a worker starts the run, fails, and wants a retry."""
+    now = database_now("default")
+    run = make_run(make_idle_job(max_attempts=2), node="")
+    real = deliveries.lock_unlocked
+
+    def retry_first(run_ids: Collection[UUID]) -> Any:
+        Run.objects.filter(pk=run.pk).update(attempt=2)
+        return real(run_ids)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(deliveries, "lock_unlocked", retry_first)
+        adopt(ALL, now + SECOND, node="me")
+    assert [due.key for due in adopt(ALL, now + SECOND, node="me")] == [(run.pk, 2)]
 
 
 def test_node_adopts_a_run_once() -> None:

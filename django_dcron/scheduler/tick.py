@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -110,8 +110,8 @@ class Ticker:
     _delayed: DelayedHeartbeats = field(init=False)
     _outdated: OutdatedCursors = field(default_factory=OutdatedCursors)
     _is_incomplete: bool = True
-    """Whether the last tick failed or skipped a step. It may have claimed runs that aren't on the
-    agenda.
+    """Whether the last tick failed, skipped a step, or couldn't end a refused run. If so, runs of
+    this node may be missing from the agenda.
     """
 
     def __post_init__(self) -> None:
@@ -128,13 +128,13 @@ class Ticker:
             self._completed_at = self.clock.monotonic()
         silence = max(settings.LEASE, SHORTEST_SILENCE)
         self._limits.impose(lock=LOCK_TIMEOUT, silence=silence)
-        blocked = self._runner.run_due(
-            self._steps(adopt_own=adopt_own or self._is_incomplete, once=once)
-        )
+        steps = self._steps(adopt_own=adopt_own or self._is_incomplete, once=once)
+        self._is_incomplete = False
+        blocked = self._runner.run_due(steps)
         if once and blocked:
             raise blocked[0]  # no later tick makes up for it
         self.membership.ticked()
-        self._is_incomplete = bool(blocked)
+        self._is_incomplete = self._is_incomplete or bool(blocked)
         self._record_success()
         self.on_progress()
         tracing.record_queued_spans()
@@ -332,16 +332,17 @@ class Ticker:
         self._end_refused(self.agenda.add(runs))
         return max(len(self.agenda) - before, 0)
 
-    def _end_refused(self, refused: Iterable[RefusedDispatch]) -> None:
+    def _end_refused(self, refused: Sequence[RefusedDispatch]) -> None:
         """End the runs as failed, because they can't be dispatched."""
+        without_error = 0
         for run, reason in refused:
             ended = False
-            # After an error, the run is adopted and refused again.
             with isolating_errors("refuse", alias_for(Run)):
                 row = transitions.runs().select_related("job").filter(pk=run.run_id).first()
                 ended = row is not None and endings.end_unstarted(
                     row, State.FAILED, reason, attempt=run.attempt
                 )
+                without_error += 1
             if ended:
                 facts = {"job": run.job_name, "run": str(run.run_id), "attempt": run.attempt}
                 logger.error(
@@ -350,6 +351,8 @@ class Ticker:
                     reason,
                     extra={"event": "undeliverable", **facts},
                 )
+        if without_error < len(refused):  # The next tick adopts the others and refuses them again.
+            self._is_incomplete = True
 
     def _may_rescue(self) -> bool:
         """Return whether the node leads and the database was available for a whole run lease.

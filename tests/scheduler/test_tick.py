@@ -17,7 +17,7 @@ from django_dcron.jobs import cursors, pausing
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.models import Cursor, Incident, Job, Run, Statistics
 from django_dcron.policies.lifecycle import Outcome
-from django_dcron.runs import deliveries, transitions
+from django_dcron.runs import deliveries, endings, transitions
 from django_dcron.runs.completion import Ending
 from django_dcron.scheduler import claim, tick
 from django_dcron.scheduler.agenda import Agenda
@@ -270,6 +270,20 @@ def test_undeliverable_run_fails_with_the_reason(
     assert "queued" in states(good)
     events = {(vars(record)["event"], vars(record).get("job")) for record in caplog.records}
     assert ("undeliverable", bad.name) in events
+
+
+def test_refused_run_that_could_not_be_ended_is_refused_again(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, another session locked it."""
+    run = node.make_run(make_idle_job())
+    node.dispatcher.undeliverable = {run.job.name}
+    with monkeypatch.context() as broken:
+        broken.setattr(endings, "end_unstarted", raising(ValueError("can't be ended now")))
+        node.ticker.tick()
+    assert states(run.job) == ["pending"]
+    node.ticker.tick()
+    assert states(run.job) == ["failed"]
 
 
 def test_undeliverable_run_that_was_withdrawn_is_ignored(node: NodeUnderTest) -> None:

@@ -191,6 +191,14 @@ class Agenda:
             self._on_activity(0.0)
             pause = self._publish_due(pause)
 
+    def follow_clock(self) -> None:
+        """Make the thread read the clock again: cluster time may have jumped while it rests.
+
+        For example, the machine and its monotonic clock were suspended.
+        """
+        with self._changed:
+            self._changed.notify()
+
     def stop(self) -> None:
         with self._changed:
             self._stopped = True

@@ -378,6 +378,7 @@ class Runner:
                 if self.membership.beat(agenda=len(self.agenda)):
                     self._gained_shards.set()
                     self._tick_wanted.set()
+                self.agenda.follow_clock()
                 self._status.record_heartbeat()
                 if is_failing:
                     self._database_back.set()

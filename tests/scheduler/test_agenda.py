@@ -362,6 +362,24 @@ def test_thread_wakes_for_an_earlier_run(running: Agenda, dispatcher: MemoryDisp
     assert len(running) == 1
 
 
+def test_thread_follows_a_jump_of_the_clock(
+    dispatcher: MemoryDispatcher, clock: StillClock
+) -> None:
+    """The monotonic clock, by which the thread waits, stands still while a machine is suspended."""
+    rests: Queue[float | None] = Queue()
+    agenda = Agenda(dispatcher, clock, on_activity=rests.put)
+    agenda.add([due_run("a", 3600)])
+    thread = threading.Thread(target=agenda.run, daemon=True)
+    thread.start()
+    assert rests.get(timeout=TIMEOUT) == 3600
+    clock.instant += timedelta(hours=2)
+    agenda.follow_clock()
+    wait_until(lambda: dispatcher.names == ["a"], what="the run that is due by now")
+    agenda.stop()
+    thread.join(TIMEOUT)
+    assert not thread.is_alive()
+
+
 def test_thread_notifies_the_tick_of_dispatched_runs(dispatcher: MemoryDispatcher) -> None:
     notified = threading.Event()
     agenda = Agenda(dispatcher, SystemClock(), on_dispatched=notified.set)

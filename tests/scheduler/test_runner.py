@@ -309,6 +309,22 @@ def test_gained_shards_trigger_a_tick_at_once(
     assert ticks == [False, True]
 
 
+def test_agenda_follows_the_clock_after_each_heartbeat(
+    runner: Runner, start_in_thread: StartInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed = threading.Event()
+    monkeypatch.setattr(runner.agenda, "follow_clock", followed.set)
+
+    def work() -> None:
+        wait_until(lambda: Node.objects.exists(), what="the node")
+        runner._beat_wanted.set()
+        assert followed.wait(TIMEOUT)
+        terminate()
+
+    start_in_thread(work, runner)
+    assert runner.run() == EXIT_OK
+
+
 def test_runs_that_no_thread_started_return_to_the_nodes(start_in_thread: StartInThread) -> None:
     started, may_end = threading.Event(), threading.Event()
 

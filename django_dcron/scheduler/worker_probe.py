@@ -184,9 +184,11 @@ class WorkerProbe:
         shards = self._leader.shards
         if not shards:
             return False
+        passed = self._clock.monotonic() - self._probed_at
+        if passed < ASK_EVERY:
+            return False
         waiting = self._waiting(shards)
-        every = ASK_EVERY if waiting else ASK_IDLE_EVERY
-        if self._clock.monotonic() - self._probed_at < every:
+        if not waiting and passed < ASK_IDLE_EVERY:
             return False
         self._probed_at = self._clock.monotonic()
         replies = self._dispatcher.ask_workers()

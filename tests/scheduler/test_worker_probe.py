@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from pytest_django import Settings
+from pytest_django import DjangoAssertNumQueries, Settings
 
 from django_dcron.db.now import database_now
 from django_dcron.dispatch.base import DispatchFailed, UnknownRunReport, WorkerReply
@@ -150,6 +150,19 @@ def test_workers_are_asked_more_often_while_a_run_waits(clock: StillClock) -> No
     clock.advance(ASK_IDLE_EVERY)
     assert probe.check()
     assert workers.asked == 3
+
+
+@pytest.mark.django_db
+def test_waiting_runs_are_read_only_if_workers_may_be_asked(
+    clock: StillClock, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    probe = WorkerProbe(Leader(), clock, Workers(None))
+    queued_run(clock.now(), 20)
+    with django_assert_num_queries(0):
+        assert not probe.check()
+    clock.advance(ASK_EVERY)
+    with django_assert_num_queries(1):
+        assert probe.check()
 
 
 @pytest.mark.django_db

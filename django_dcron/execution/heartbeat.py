@@ -300,9 +300,10 @@ def _stop(run: CurrentRun) -> None:
 
     The grace period is the same as after a timeout.
     """
-    if not run.cancelled:
+    is_first = not run.cancelled
+    run.cancel()  # first, because the system may refuse the thread that waits
+    if is_first:
         after_grace_period(_end_if_running, run)
-    run.cancel()
 
 
 def _end_if_running(run: CurrentRun) -> None:

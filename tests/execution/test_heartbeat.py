@@ -116,6 +116,20 @@ def test_heartbeat_stops_a_run_that_was_declared_lost(run: CurrentRun) -> None:
     assert attempt_of(run.run).log == ""
 
 
+def test_run_is_stopped_even_if_no_timer_can_be_started(
+    run: CurrentRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system has too many threads, so the process can't be ended if the code ignores it."""
+
+    def refuse(timer: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", refuse)
+    run.end_process = mock.Mock()
+    control.cancel(Run.objects.get(pk=run.id))
+    wait_until(lambda: run.cancelled)
+
+
 @pytest.mark.parametrize(
     "error", [OperationalError("gone"), DataError("refused"), ValueError("a bug")], ids=repr
 )

@@ -45,7 +45,11 @@ from django_dcron.exceptions import (
 from django_dcron.execution.coroutines import run_coroutine
 from django_dcron.execution.current import CurrentRun, as_current
 from django_dcron.execution.database_outage import retry_until_available
-from django_dcron.execution.failure import ending_of
+from django_dcron.execution.failure import (
+    ending_after_heartbeat_loss,
+    ending_of,
+    ending_without_heartbeats,
+)
 from django_dcron.execution.heartbeat import Heartbeats, process_heartbeats
 from django_dcron.execution.pending_outcomes import process_outcomes
 from django_dcron.execution.unrecorded_outcome import UnrecordedOutcome, is_lock_timeout
@@ -53,10 +57,9 @@ from django_dcron.jobs.definitions import definition_id, forget_definition, reco
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.runs import deliveries, transitions
-from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
+from django_dcron.runs.completion import Ending
 from django_dcron.runs.start import NotDueYet, start_attempt
 from django_dcron.utils.bounded_text import truncate_middle
-from django_dcron.utils.durations import write_duration
 from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.runs")
@@ -130,15 +133,19 @@ def execute(
 
 def _execute_started(run: CurrentRun, kept_alive: AbstractContextManager[None]) -> Outcome:
     """Call the job's code and record the outcome. ``kept_alive`` writes the run's heartbeats."""
+    fatal: BaseException | None = None
     with ExitStack() as heartbeat, _trace_attempt(run) as trace_ending:
-        heartbeat.enter_context(kept_alive)
-        with own_transactions_only():
-            ending, fatal = _call(run)
-            if run.interruption.used:
-                drop_idle_connections()
+        try:
+            heartbeat.enter_context(kept_alive)
+        except RuntimeError as error:  # too many threads; code without heartbeats must not run
+            ending = ending_without_heartbeats(error)
+        else:
+            with own_transactions_only():
+                ending, fatal = _call(run)
+                if run.interruption.used:
+                    drop_idle_connections()
         if run.lost_heartbeat and ending.outcome is Outcome.CANCELLED:
-            message = _heartbeat_loss_message()
-            ending = Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message, output=run.output())
+            ending = ending_after_heartbeat_loss(run)
         trace_ending(ending)
         reach_sync_point("work.done")
         _record(UnrecordedOutcome(run, ending), heartbeat)
@@ -146,15 +153,6 @@ def _execute_started(run: CurrentRun, kept_alive: AbstractContextManager[None]) 
     if fatal is not None:
         raise fatal
     return ending.outcome
-
-
-def _heartbeat_loss_message() -> str:
-    limit = settings.STOP_WITHOUT_HEARTBEAT_AFTER
-    duration = f" for {write_duration(limit)}" if limit else ""
-    return (
-        f"stopped because the worker couldn't write the heartbeat{duration}; the database was "
-        "probably unreachable (see DCRON_STOP_WITHOUT_HEARTBEAT_AFTER)"
-    )
 
 
 class _Started(NamedTuple):

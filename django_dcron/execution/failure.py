@@ -22,7 +22,7 @@ from django_dcron.exceptions import (
 from django_dcron.execution.current import CurrentRun
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.policies.retry import Failure, FailureClass, exception_name, refused_retry_message
-from django_dcron.runs.completion import Ending
+from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.utils.bounded_text import replace_unstorable, truncate_middle
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.messages import with_full_stop
@@ -55,6 +55,23 @@ def ending_of(exception: BaseException, run: CurrentRun) -> Ending:
         traceback=truncate_middle(_traceback(exception), settings.LOG_LIMIT),
         output=run.output(),
     )
+
+
+def ending_after_heartbeat_loss(run: CurrentRun) -> Ending:
+    """Return the ending of an attempt that was stopped because its heartbeats weren't written."""
+    limit = settings.STOP_WITHOUT_HEARTBEAT_AFTER
+    duration = f" for {write_duration(limit)}" if limit else ""
+    message = (
+        f"stopped because the worker couldn't write the heartbeat{duration}; the database was "
+        "probably unreachable (see DCRON_STOP_WITHOUT_HEARTBEAT_AFTER)"
+    )
+    return Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message, output=run.output())
+
+
+def ending_without_heartbeats(error: RuntimeError) -> Ending:
+    """Return the ending of an attempt whose worker couldn't start the thread for heartbeats."""
+    message = f"not executed because the worker couldn't start a thread for heartbeats: {error}"
+    return Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message)
 
 
 def _named(exception: BaseException) -> BaseException:

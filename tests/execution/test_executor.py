@@ -26,6 +26,7 @@ from django_dcron.db.now import database_now
 from django_dcron.exceptions import PermanentFailure, RetryLater, UnknownRun
 from django_dcron.execution import database_outage, executor, unrecorded_outcome
 from django_dcron.execution.executor import execute
+from django_dcron.execution.heartbeat import Heartbeats
 from django_dcron.execution.pending_outcomes import PendingOutcomes
 from django_dcron.execution.storage_errors import Refusal, refusal_of
 from django_dcron.execution.unrecorded_outcome import UnrecordedOutcome
@@ -801,6 +802,26 @@ def test_outcome_is_recorded_by_the_worker_itself_if_no_thread_can_keep_it(
     )
     assert execute(run.pk, 1, worker="w") is Outcome.SUCCEEDED
     assert state_of(run) == State.SUCCEEDED
+
+
+def test_attempt_is_lost_at_once_if_no_thread_can_write_its_heartbeats(
+    make_target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without heartbeats, a node would declare it lost later, while its code still runs."""
+
+    def refuse(thread: DcronThread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    executed: list[int] = []
+    target = make_target(lambda: executed.append(1))
+    run = make_run(make_idle_job(target=target, max_attempts=2), "queued")
+    monkeypatch.setattr(DcronThread, "start", refuse)
+    assert execute(run.pk, 1, worker="w", heartbeats=Heartbeats()) is Outcome.LOST
+    assert not executed
+    assert (state_of(run), reread(run).attempt) == (State.PENDING, 2), "the retry policy decides"
+    attempt = attempt_of(run)
+    assert (attempt.outcome, attempt.log) == ("lost", "")
+    assert "can't start new thread" in attempt.message
 
 
 def test_late_outcome_of_a_run_declared_lost_is_only_recorded(make_target: Any) -> None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from django.db import connections
 from django.db.models import Q
 
 from django_dcron.db import clock
@@ -91,9 +92,10 @@ def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
         found = found.filter(part)
     if chosen.pattern:
         namespace, slash, name = chosen.pattern.rpartition("/")
-        found = found.filter(name__regex=_regex(name))
+        vendor = connections[found.db].vendor
+        found = found.filter(name__regex=_regex(name, vendor))
         if slash:
-            found = found.filter(namespace__regex=_regex(namespace))
+            found = found.filter(namespace__regex=_regex(namespace, vendor))
         elif not chosen.namespace:
             found = found.filter(namespace=DEFAULT_NAMESPACE)
     if chosen.source:
@@ -107,9 +109,12 @@ def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
     return found.order_by("namespace", "name")
 
 
-def _regex(pattern: str) -> str:
-    """Return a regular expression that every supported database understands."""
-    wildcards = {"*": ".*", "?": "."}
+def _regex(pattern: str, vendor: str) -> str:
+    """Return the pattern as a regular expression for a database of this ``vendor``.
+
+    MariaDB compares bytes, so one character is a first byte and its continuation bytes in UTF-8.
+    """
+    wildcards = {"*": ".*", "?": r"[^\x80-\xBF][\x80-\xBF]*" if vendor == "mysql" else "."}
     return f"^{''.join(wildcards.get(char) or re.escape(char) for char in pattern)}$"
 
 

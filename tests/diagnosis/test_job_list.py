@@ -1,9 +1,12 @@
 """The admin, the command line, the REST API and the metrics list the same jobs in a state."""
 
+import re
+
 import pytest
 from django.test import Client
 
-from django_dcron.diagnosis.job_list import is_failing
+from django_dcron.diagnosis import job_list
+from django_dcron.diagnosis.job_list import JobFilter, is_failing
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Job
 from django_dcron.models.statistics import count_ended_runs
@@ -42,3 +45,22 @@ def test_failing_has_one_meaning_everywhere(admin_client: Client, api: Api) -> N
     assert [sample.value for sample in samples] == [len(expected)]
     rows = Job.objects.select_related("cursor", "statistics")
     assert {job.name for job in rows if is_failing(job)} == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("n?chtlich", {"nächtlich"}),
+        ("?chtlich", set()),
+        ("*c?tlich", {"nächtlich"}),
+        ("t?gl*", {"täglich"}),
+        ("????lich", set()),
+    ],
+)
+def test_question_mark_matches_one_character(pattern: str, expected: set[str]) -> None:
+    names = {"nächtlich", "täglich"}
+    for name in names:
+        make_idle_job(name=name)
+    assert {job.name for job in job_list.jobs(JobFilter(pattern=pattern))} == expected
+    of_bytes = job_list._regex(pattern, "mysql").encode()
+    assert {name for name in names if re.search(of_bytes, name.encode())} == expected

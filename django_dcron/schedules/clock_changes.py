@@ -8,6 +8,8 @@ Invariants:
 - At a shift of at most ``SMALL_SHIFT``, a fixed-time schedule runs once right after a gap, and only
   in the first pass of an overlap.
 - Any other schedule doesn't run in a gap, and runs in both passes of an overlap.
+- An occurrence that a calendar moves into a gap runs once right after it. One that moves into an
+  overlap runs in the first pass.
 - A small shift by whole hours doesn't affect a wall-clock schedule that runs at the same minutes of
   every hour. Such a shift isn't reported.
 """
@@ -73,8 +75,11 @@ def _changes_of(line: Schedule, after: datetime, until: datetime) -> Iterator[Cl
     begin, end = (moment.astimezone(UTC).replace(tzinfo=None) for moment in (after, until))
     for period in _periods_begun(zone, begin, end):
         effect = effect_at(cron, period)
-        if effect is not None and isinstance(line.rule, Windowed):
-            effect = _effect_with_calendar(effect, line.rule, cron, period)
+        if isinstance(line.rule, Windowed):
+            if effect is not None:
+                effect = _effect_with_calendar(effect, line.rule, cron, period)
+            elif line.rule.moves:
+                effect = _effect_on_moved(line.rule, cron, period)
         if effect is not None:
             at = period.start.replace(tzinfo=UTC)
             yield ClockChange(zone, at, *_local_times_at_start(period), effect)
@@ -117,6 +122,27 @@ def _effect_with_calendar(
         # With ``moves``, the occurrences run once, at the end of the excluded time.
         return None if rule.moves else Effect.NOT_AT_ALL
     return effect
+
+
+def _effect_on_moved(rule: Windowed, cron: Cron, period: OffsetPeriod) -> Effect | None:
+    """Return the effect on an occurrence that the calendar moves to a skipped or repeated time.
+
+    If ``cron`` itself matches such a time, ``_effect_with_calendar`` decides.
+    """
+    shown_before, shown_after = _local_times_at_start(period)
+    low, high = sorted((shown_before, shown_after))
+    if low == high or _falls_between(cron, low, high):
+        return None
+    end = rule.calendar.open_time_from(low)
+    begin = rule.calendar.open_time_until(low)
+    if end is None or begin is None or not begin < low < end < high:
+        return None
+    last = cron.at_or_before(low)
+    if last is None or last <= begin:
+        return None
+    if shown_after < shown_before:
+        return Effect.FIRST_TIME
+    return None if rule.excludes(period.start) else Effect.ONCE_AFTER
 
 
 def _has_open_time(rule: Windowed, cron: Cron, low: datetime, high: datetime) -> bool:

@@ -1,6 +1,7 @@
-"""Check whether the code of this process accepts the arguments of stored jobs.
+"""Check whether this process knows the targets of stored jobs, and accepts their arguments.
 
-A deploy that renames a parameter doesn't change the jobs that were imported or created by people.
+A deploy that removes a target or renames a parameter doesn't change the jobs that were imported or
+created by people.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 from functools import lru_cache
 
 from django_dcron import targets
-from django_dcron.exceptions import InvalidArguments
+from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.models import Job
 from django_dcron.targets import TargetKind
 
@@ -39,6 +40,15 @@ def _why_rejected(key: str, arguments: str) -> str:
         return f"{error.field}: {error}"
     except Exception:  # an unknown target, or an error of a command's parser, the project's code
         return ""
+    return ""
+
+
+def unknown_target_problem(key: str) -> str:
+    """Return that runs with the target fail, and the remedy; empty if this process knows it."""
+    try:
+        targets.get(key)
+    except UnknownTarget as error:
+        return f"Runs fail: {error} Register the target, or correct or pause the job."
     return ""
 
 

@@ -607,6 +607,18 @@ def test_pause_of_paused_job_shows_the_replaced_pause() -> None:
     assert f"(replaces paused until resumed: deploy ({getuser()}))" in call("pause", "first")[1]
 
 
+def test_resume_says_that_runs_of_an_unknown_target_fail() -> None:
+    for name in ("gone", "fine"):
+        control.pause(make_job(name=name))
+    Job.objects.filter(name="gone").update(target="shop.cron.gone")
+    code, shown = call("resume", "gone", "fine")
+    gone, fine = shown.splitlines()
+    assert code == 0
+    assert "Runs fail: Unknown target 'shop.cron.gone'" in gone
+    assert "fail" not in fine
+    assert paused_jobs() == set()
+
+
 def test_run_of_a_removed_job_says_that_code_no_longer_declares_it() -> None:
     job = make_job(name="my report", declared={})
     Job.objects.filter(pk=job.pk).update(target="shop.cron.gone")
@@ -757,6 +769,25 @@ def test_rerun_says_what_the_overlap_policy_does_to_it() -> None:
     code, message = call("rerun", str(ended.pk))
     assert code == 0
     assert "An earlier run is unfinished" in message
+
+
+def test_rerun_says_that_a_shadow_executes_nothing() -> None:
+    job = make_idle_job(name="shaded", target="shadow:tests.app.tasks.fail")
+    first, second = make_run(job, "failed"), make_run(job, "failed")
+    selection = ("--job", "shaded", "--state", "failed", "--since", "1h", "--yes")
+    for arguments in (selection, (str(first.pk), str(second.pk))):
+        code, message = call("rerun", *arguments)
+        assert (code, message.count(SHADED.partition(": ")[2])) == (0, 2), message
+
+
+def test_rerun_says_that_runs_of_an_unknown_target_fail() -> None:
+    job = make_idle_job(name="gone")
+    runs = [make_run(job, "failed") for _ in range(2)]
+    Job.objects.update(target="shop.cron.gone")
+    selection = ("--job", "gone", "--state", "failed", "--since", "1h", "--yes")
+    for arguments in (selection, [str(run.pk) for run in runs]):
+        code, message = call("rerun", *arguments)
+        assert (code, message.count("Runs fail: Unknown target 'shop.cron.gone'")) == (0, 2)
 
 
 def test_rerun_selects_runs_of_a_job_by_state_and_time() -> None:
@@ -1061,6 +1092,21 @@ def test_backfill_waits_through_an_outage_of_the_database(monkeypatch: pytest.Mo
     code, message = call("backfill", "hourly", "3h", "now")
     assert (code, message.splitlines()[-1]) == (0, "3 succeeded.")
     assert "waiting for the database: server closed the connection\n" in message
+
+
+@pytest.mark.parametrize(
+    ("target", "caution"),
+    [
+        ("shop.cron.gone", "Runs fail: Unknown target 'shop.cron.gone'"),
+        ("shadow:tests.app.tasks.fail", SHADED.partition(": ")[2]),
+    ],
+)
+def test_backfill_says_that_its_runs_execute_nothing(target: str, caution: str) -> None:
+    make_job(name="hourly", schedule="0 * * * *")
+    assert caution not in call("backfill", "hourly", "3h", "now", "--dry-run")[1]
+    Job.objects.update(target=target)
+    assert caution in call("backfill", "hourly", "3h", "now", "--dry-run")[1]
+    assert caution in call("backfill", "hourly", "3h", "now", "--no-wait")[1]
 
 
 def test_backfill_warns_if_no_node_serves_the_namespace(monkeypatch: pytest.MonkeyPatch) -> None:

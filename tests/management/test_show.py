@@ -92,7 +92,7 @@ def test_all_times_are_in_the_zone_of_the_site(settings: Settings) -> None:
     assert "ends_at 2090-01-01 17:30:00 IST" in shown()
 
 
-def test_show_names_arguments_that_the_target_does_not_accept() -> None:
+def test_show_names_an_unknown_target_and_arguments_that_the_target_does_not_accept() -> None:
     make_idle_job(name="report")
     assert "Runs fail" not in shown()
     assert call("show", "report", "--json").json["arguments_rejected"] == ""
@@ -100,6 +100,8 @@ def test_show_names_arguments_that_the_target_does_not_accept() -> None:
     assert "Runs fail: kwargs: Unknown parameter 'renamed'" in shown()
     assert "'renamed'" in call("show", "report", "--json").json["arguments_rejected"]
     Job.objects.update(target="nobody.has.this")
+    assert "Runs fail: Unknown target 'nobody.has.this'" in shown()
+    Job.objects.update(enabled=False)
     assert "Runs fail" not in shown()
 
 

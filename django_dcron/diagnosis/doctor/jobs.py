@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from functools import cache
 from typing import NamedTuple
 
-from django_dcron import targets
 from django_dcron.diagnosis.doctor.account import accountable_since
 from django_dcron.diagnosis.doctor.findings import Code, Findings
 from django_dcron.diagnosis.doctor.window import Window, format_moment, job_subject
-from django_dcron.diagnosis.job_arguments import ArgumentsChecker, advice_on_arguments
+from django_dcron.diagnosis.job_arguments import (
+    ArgumentsChecker,
+    advice_on_arguments,
+    unknown_target_problem,
+)
 from django_dcron.diagnosis.job_list import cursor_of, problem_of
 from django_dcron.diagnosis.overdue import takeover_time
-from django_dcron.exceptions import InvalidSchedule, UnknownTarget
+from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.placement import matches_definition, runs_without_schedule, timetable_of
 from django_dcron.models import Cursor, Job
 from django_dcron.policies.freezing import ALL_NAMESPACES
@@ -40,7 +44,7 @@ class JobExaminer:
         self._window = window
         self._frozen = {freeze.namespace for freeze in freezes}
         self._findings = findings
-        self._targets: dict[str, str] = {}
+        self._unknown_target_problem = cache(unknown_target_problem)
         self._arguments = ArgumentsChecker()
 
     def examine(self, jobs: list[Job]) -> None:
@@ -51,11 +55,8 @@ class JobExaminer:
                 )
 
     def _problems(self, job: Job) -> Iterator[JobProblem]:
-        if job.enabled and (unknown := self._why_unknown(job.target)):
-            yield JobProblem(
-                Code.UNKNOWN_TARGET,
-                f"Runs fail: {unknown} Register the target, or correct or pause the job.",
-            )
+        if job.enabled and (unknown := self._unknown_target_problem(job.target)):
+            yield JobProblem(Code.UNKNOWN_TARGET, unknown)
         elif job.enabled and (rejected := self._arguments.why_rejected(job)):
             yield JobProblem(
                 Code.ARGUMENTS_REJECTED,
@@ -74,15 +75,6 @@ class JobExaminer:
             yield JobProblem(Code.QUARANTINED, _quarantined_text(job, problem))
         elif job.enabled:
             yield from self._cursor_problems(job, cursor)
-
-    def _why_unknown(self, target: str) -> str:
-        if target not in self._targets:
-            try:
-                targets.get(target)
-                self._targets[target] = ""
-            except UnknownTarget as error:
-                self._targets[target] = str(error)
-        return self._targets[target]
 
     def _cursor_problems(self, job: Job, cursor: Cursor) -> Iterator[JobProblem]:
         try:

@@ -23,7 +23,7 @@ from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.job_selection import SelectedRows
-from django_dcron.management.dcron.output import BAD, GOOD, QUIET, Output
+from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Job
 from django_dcron.utils.counts import number_of
@@ -45,6 +45,8 @@ class ActionOutcome:
     """The result, for people."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The result, for programs."""
+    caution: str = ""
+    """What the user should know although the action was done, in sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,8 @@ def _document(action: BulkAction[Any], result: ActionOutcome | Exception) -> dic
 
 def _show(output: Output, action: BulkAction[Any], result: ActionOutcome | Exception) -> None:
     if isinstance(result, ActionOutcome):
-        output.line(f"{action.name}: {result.text}", GOOD)
+        caution = f". {result.caution}" if result.caution else ""
+        output.line(f"{action.name}: {result.text}{caution}", WARNING if caution else GOOD)
     else:
         output.line(f"{action.name}: refused: {result}", BAD)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -11,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_arguments import unknown_target_problem
 from django_dcron.diagnosis.job_list import next_run_of
 from django_dcron.jobs.bulk_skips import why_not_resumed
 from django_dcron.jobs.sync import is_no_longer_declared
@@ -62,9 +64,15 @@ def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
     before = [(job.enabled, job.version) for job in jobs]
     refused = control.resume_many(jobs)
     next_runs = _next_runs(jobs)
+    problem_of = cache(unknown_target_problem)
     return [
         refused.get(position)
-        or _done(job, (job.enabled, job.version) == earlier, next_runs.get(job.pk))
+        or _done(
+            job,
+            (job.enabled, job.version) == earlier,
+            next_runs.get(job.pk),
+            problem_of(job.target),
+        )
         for position, (job, earlier) in enumerate(zip(jobs, before, strict=True))
     ]
 
@@ -79,7 +87,7 @@ def _next_runs(jobs: Sequence[Job]) -> dict[int, datetime | None]:
     return {job.pk: next_run_of(job, now) for job in jobs if job.pk in cursors}
 
 
-def _done(job: Job, is_unchanged: bool, next_run: datetime | None) -> ActionOutcome:
+def _done(job: Job, is_unchanged: bool, next_run: datetime | None, problem: str) -> ActionOutcome:
     if not job.enabled:
         text = f"backfilled runs continue; {job.pause_reason}"
     else:
@@ -89,4 +97,5 @@ def _done(job: Job, is_unchanged: bool, next_run: datetime | None) -> ActionOutc
     return ActionOutcome(
         f"{text}; next run {time_text(next_run)}" if next_run else text,
         {"enabled": job.enabled, "next": next_run},
+        problem,
     )

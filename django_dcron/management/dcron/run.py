@@ -162,9 +162,7 @@ def _trigger_many(
 
 
 def _outcome(job: Job, made: Run) -> ActionOutcome:
-    caution = shadow_caution(job)
-    text = f"run {made.pk}"
-    return ActionOutcome(f"{text}. {caution}" if caution else text, {"run": str(made.pk)})
+    return ActionOutcome(f"run {made.pk}", {"run": str(made.pk)}, shadow_caution(job))
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,11 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import job_status
 from django_dcron.diagnosis.chains import SHOWN, jobs_after
 from django_dcron.diagnosis.figures import SuccessRate
-from django_dcron.diagnosis.job_arguments import ArgumentsChecker, advice_on_arguments
+from django_dcron.diagnosis.job_arguments import (
+    ArgumentsChecker,
+    advice_on_arguments,
+    unknown_target_problem,
+)
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of, status_of
 from django_dcron.diagnosis.lookahead import Lookahead, look_ahead
 from django_dcron.dispatch.queues import queue_name
@@ -121,6 +125,7 @@ def _status_fields(
 ) -> Iterator[tuple[str, Cell]]:
     yield "state", state_cell(job)
     yield "problem", StyledText(problem, BAD)
+    yield "target", StyledText(unknown_target_problem(job.target) if job.enabled else "", BAD)
     yield "arguments", StyledText(_why_runs_fail(job), BAD)
     pause = job_status.pause_of(job, job_status.paused_by(job))
     if pause:

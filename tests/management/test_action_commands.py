@@ -1095,6 +1095,26 @@ def test_backfill_waits_through_an_outage_of_the_database(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
+    ("kept", "code", "last"),
+    [(3, 0, "3 succeeded."), (2, 0, "2 succeeded, 1 deleted."), (0, 1, "All of the runs were")],
+)
+def test_backfill_counts_runs_that_were_deleted_meanwhile(
+    kept: int, code: int, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = backfill_command._count
+
+    def deleting(*given: Any) -> dict[str, int]:
+        Run.objects.update(state="succeeded")
+        Run.objects.filter(pk__in=[run.pk for run in Run.objects.all()[: 3 - kept]]).delete()
+        return count(*given)
+
+    make_job(name="hourly", schedule="0 * * * *")
+    monkeypatch.setattr(backfill_command, "_count", deleting)
+    answer, message = call("backfill", "hourly", "3h", "now")
+    assert (answer, message.splitlines()[-1].startswith(last)) == (code, True), message
+
+
+@pytest.mark.parametrize(
     ("target", "caution"),
     [
         ("shop.cron.gone", "Runs fail: Unknown target 'shop.cron.gone'"),

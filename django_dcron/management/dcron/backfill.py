@@ -100,24 +100,40 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         if options["dry_run"]:
             _print_occurrences(output, job, planned, every=options["verbosity"] > 1)
         _print(output, job, planned, options["dry_run"])
-    ended: dict[str, int] | None = {}
+    ended = None
     if waits:
         if not output.is_json:
             _warn_if_nothing_starts(output, job)
         ended = _wait(output, job, planned.occurrences, now)
     if output.is_json:
-        output.json(_document(job, planned, options["dry_run"], ended if waits else None))
+        output.json(_document(job, planned, options["dry_run"], ended))
+    if waits:
+        _report_end(output, job, ended, len(planned.occurrences))
+
+
+def _report_end(output: Output, job: Job, ended: dict[str, int] | None, created: int) -> None:
+    """Report how the runs ended. Raises ``CommandError`` unless they succeeded.
+
+    Runs may have been deleted in the meantime. The remaining ones decide.
+    """
     if ended is None:
         raise negative_result(
             "Stopped waiting; the runs continue. To cancel all unfinished runs: manage.py dcron "
             f"cancel {shlex.quote(str(job))}"
         )
-    if failed := {state: number for state, number in ended.items() if state != State.SUCCEEDED}:
-        raise negative_result(
-            ", ".join(f"{number} {state}" for state, number in sorted(failed.items())) + "."
-        )
-    if waits and not output.is_json:
-        output.line(f"{ended.get(State.SUCCEEDED, 0)} succeeded.", GOOD)
+    if not ended:
+        raise negative_result("All of the runs were deleted, so it isn't known how they ended.")
+    counts = [f"{ended[state]} {state}" for state in sorted(ended) if state != State.SUCCEEDED]
+    has_failed = bool(counts)
+    if not has_failed:
+        counts.append(f"{ended[State.SUCCEEDED]} succeeded")
+    if (deleted := created - sum(ended.values())) > 0:
+        counts.append(f"{deleted} deleted")
+    text = f"{', '.join(counts)}."
+    if has_failed:
+        raise negative_result(text)
+    if not output.is_json:
+        output.line(text, GOOD)
 
 
 def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
@@ -225,7 +241,6 @@ def _wait(
                     continue
                 outage.end()
                 ended = {state: number for state, number in states.items() if State(state) in FINAL}
-                # Runs may have been deleted manually. The remaining ones decide.
                 running = states.get(State.RUNNING, 0)
                 bar.show(
                     sum(ended.values()),

@@ -631,6 +631,22 @@ def test_run_of_a_removed_job_says_that_code_no_longer_declares_it() -> None:
     )
 
 
+def test_skipped_jobs_have_a_line_for_each_reason() -> None:
+    paused, gone = make_idle_job(name="paused"), make_idle_job(name="gone")
+    control.pause(paused, "deploy")
+    control.pause(gone, NO_LONGER_DECLARED)
+    for number in range(5):
+        make_idle_job(name=f"job-{number}")
+    code, shown = call("resume", "--all", "--dry-run")
+    selected, *skipped, last = shown.splitlines()
+    assert (code, selected, last) == (0, "paused", "resume: 1 job. Nothing was done.")
+    assert [line.partition(":")[0] for line in skipped] == [
+        "skipped 1 job (gone)",
+        "skipped 5 jobs (job-0, job-1, job-2, and 2 more)",
+    ]
+    assert set(skipped) < set(call("resume", "--all", "--yes")[1].splitlines())
+
+
 def test_selection_does_not_resume_undeclared_jobs() -> None:
     gone, other = make_job(name="gone"), make_job(name="other")
     control.pause(gone, NO_LONGER_DECLARED)

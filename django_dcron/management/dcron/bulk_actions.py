@@ -37,6 +37,8 @@ JOBS_AT_ONCE = SWITCHED_AT_ONCE
 """The number of jobs that one call changes. Their results are shown together."""
 MAX_LISTED = 20
 """The maximum number of rows listed before the question."""
+SKIPPED_NAMED = 3
+"""The maximum number of rows that are named for each reason to skip them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +161,14 @@ def _list(output: Output, plan: Plan[Any]) -> None:
 
 
 def _show_skipped(output: Output, plan: Plan[Any]) -> None:
+    """Show a line for each reason, with the number of rows and the first names."""
+    names: dict[str, list[str]] = {}
     for each in plan.skipped:
-        output.line(f"{each.name}: skipped: {each.reason}", QUIET)
+        names.setdefault(each.reason, []).append(each.name)
+    for reason, skipped in names.items():
+        more = len(skipped) - SKIPPED_NAMED
+        named = ", ".join([*skipped[:SKIPPED_NAMED], *([f"and {more} more"] if more > 0 else [])])
+        output.line(f"skipped {number_of(len(skipped), plan.noun)} ({named}): {reason}", QUIET)
 
 
 def _confirm(output: Output, plan: Plan[Any]) -> None:

@@ -1,10 +1,12 @@
 """Test ``dcron export``: selection of jobs, syntax and destination."""
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import yaml
+from django.core.management import call_command
 
 from django_dcron.jobs import portable
 from tests.factories import make_idle_job
@@ -50,6 +52,13 @@ def test_export_to_file_uses_syntax_of_its_suffix(tmp_path: Path) -> None:
         )
         == 1
     )
+
+
+@pytest.mark.parametrize("tags", ["billing", ["billing"]])
+def test_filter_from_python_may_be_one_text(tags: str | list[str]) -> None:
+    out = StringIO()
+    call_command("dcron", "export", tag=tags, stdout=out)
+    assert [job["name"] for job in json.loads(out.getvalue())["jobs"]] == ["report"]
 
 
 def test_export_writes_yaml_to_standard_output() -> None:

@@ -1,11 +1,14 @@
 """Test ``dcron why`` and ``dcron nodes``: text, JSON and exit codes."""
 
+import json
 import re
 import shlex
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from zoneinfo import ZoneInfo
 
 import pytest
+from django.core.management import call_command
 from pytest_django import Settings
 
 from django_dcron import control
@@ -33,6 +36,14 @@ def test_why_explains_occurrence_as_text_and_json(system: System) -> None:
     assert document["run"] == str(run.pk)
     assert document["occurrence"] == f"{system.latest:%Y-%m-%dT%H:%M:%S}Z"
     assert document["sentences"]
+
+
+def test_from_python_time_is_one_text_or_a_list(system: System) -> None:
+    texts = [f"{system.latest:%Y-%m-%d}", f"{system.latest:%H:%M:%SZ}"]
+    for given in (" ".join(texts), texts):
+        out = StringIO()
+        call_command("dcron", "why", str(system.job), time=given, json=True, stdout=out)
+        assert json.loads(out.getvalue())["requested"] == f"{system.latest:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def test_time_without_offset_is_in_time_zone_of_job(system: System) -> None:

@@ -247,6 +247,8 @@ class Command(BaseCommand):
                 if subcommand is None:
                     self.stdout.write(f"{self.help}\n\n{grouped_subcommands()}\n\n{MORE}")
                 else:
+                    if not getattr(self, "_called_from_command_line", False):
+                        options |= _as_lists(subcommand, options)
                     with _acting_on_command_line(subcommand):
                         load_subcommand(subcommand).run(self, options)
             self.stdout.flush()
@@ -267,6 +269,14 @@ class Command(BaseCommand):
             sys.exit(BROKEN_PIPE)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
+
+
+def _as_lists(subcommand: str, options: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the options with several values for which ``call_command`` got one text, as lists."""
+    parser = CommandParser(add_help=False)
+    load_subcommand(subcommand).add_arguments(parser)
+    several = (each.dest for each in parser._actions if each.default == [])
+    return {name: [options[name]] for name in several if isinstance(options[name], str)}
 
 
 def _acting_on_command_line(subcommand: str) -> AbstractContextManager[None]:

@@ -105,6 +105,7 @@ def add_selection(
     parser.add_argument(
         "names",
         nargs="*",
+        default=[],
         metavar=metavar,
         help=f"{help_text}; or a pattern for jobs: 'shop/*', or '*/nightly-*' in every namespace "
         "(without a namespace, a pattern matches jobs of --namespace, or of the namespace "

@@ -52,7 +52,7 @@ ALREADY_RERUN = "it was already rerun"
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=RUN_HELP)
+    parser.add_argument("runs", nargs="*", default=[], metavar="RUN", help=RUN_HELP)
     of_job = parser.add_argument_group("select runs of a job")
     of_job.add_argument("--job", metavar="JOB", help=f"{JOB_HELP}; needs --state and --since")
     of_job.add_argument(

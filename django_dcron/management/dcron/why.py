@@ -58,6 +58,7 @@ def add_arguments(parser: CommandParser) -> None:
         "time",
         metavar="TIME",
         nargs="*",
+        default=[],
         help="a time such as 2026-12-01T03:30, also as another command prints it (2026-12-01 "
         "03:30:00 CET), a time of day such as 03:30, a span in the past (30m, 6h, 2d), or now",
     )

@@ -1,6 +1,7 @@
 """The sync of jobs declared in code with their rows, on a real database."""
 
 import re
+import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -682,6 +683,45 @@ def test_check_fails_if_the_database_differs_from_the_code() -> None:
             "kept report schedule: @weekly (changed outside the declaration)\n"
             "Apart from what is kept, the database matches the code.\n"
         )
+
+
+@pytest.mark.parametrize("moved", [{}, {"namespace": "shop"}])
+def test_command_says_how_a_renamed_job_keeps_its_history(moved: dict[str, str]) -> None:
+    with code():
+        synced()
+    job = the_job()
+    with code(name="sales report", **moved):
+        [hint] = [line for line in command("--dry-run").splitlines() if line.startswith("If ")]
+        _, _, rename = hint.partition("manage.py dcron ")
+        call_command("dcron", *shlex.split(rename), stdout=StringIO())
+        assert command("--check") == "The database matches the code.\n"
+    assert [(each.pk, each.name, each.enabled) for each in Job.objects.all()] == [
+        (job.pk, "sales report", True)
+    ]
+    assert Job.objects.get().namespace == moved.get("namespace", "default")
+
+
+def test_after_a_sync_command_says_how_a_renamed_job_keeps_its_history() -> None:
+    with code():
+        synced()
+    job = the_job()
+    with code(name="sales"):
+        [hint] = [line for line in command().splitlines() if line.startswith("If ")]
+        _, *steps = hint.split("manage.py dcron ")
+        for step in steps:
+            call_command("dcron", *shlex.split(step.rstrip("; ")), stdout=StringIO())
+        command()
+    assert [(each.pk, each.name, each.enabled) for each in Job.objects.all()] == [
+        (job.pk, "sales", True)
+    ]
+
+
+def test_command_guesses_no_rename_if_several_jobs_have_the_target() -> None:
+    for name in ("old", "other"):
+        cron("@daily", name=name)(report)
+    synced()
+    with code(name="new"):
+        assert "If " not in command("--dry-run")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--check",), ("--dry-run",)])

@@ -9,17 +9,21 @@ Exit codes:
 
 from __future__ import annotations
 
+import shlex
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.jobs import sync
 from django_dcron.jobs.sync import ChangeKind, SyncChange
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
+from django_dcron.models import Job
 from django_dcron.targets.declaration import declarations
 from django_dcron.utils.control_characters import escape_control_characters
 from django_dcron.utils.counts import number_of
@@ -73,6 +77,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         _print(command, change, writes)
     differences = [change for change in changes if change.is_difference]
     problems = [change for change in changes if change.is_problem]
+    for line in _rename_lines(changes, writes):
+        command.stdout.write(line)
     if writes and any(change.kind in NEED_NEW_CODE for change in changes):
         for line in _restart_lines():
             command.stdout.write(line)
@@ -84,6 +90,39 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         )
     if not differences:
         command.stdout.write(_no_difference_text(changes))
+
+
+def _rename_lines(changes: Sequence[SyncChange], writes: bool) -> Iterator[str]:
+    """Yield how to keep the history of each job that may have been renamed in code.
+
+    The code no longer declares such a job, and declares one new job with its target.
+    """
+    disabled = {change.pk: change for change in changes if change.kind is ChangeKind.DISABLE}
+    created = [change for change in changes if change.kind is ChangeKind.CREATE]
+    if not (disabled and created):
+        return
+    old: dict[str, list[SyncChange]] = defaultdict(list)
+    new: dict[str, list[SyncChange]] = defaultdict(list)
+    rows = Job.objects.using(alias_for(Job)).in_bulk([*disabled])
+    for pk, change in disabled.items():
+        if pk in rows:
+            old[rows[pk].target].append(change)
+    for change in created:
+        new[change.values["target"]].append(change)
+    for target, removed in old.items():
+        if len(removed) == len(new[target]) == 1:
+            yield escape_control_characters(_rename_text(removed[0], new[target][0], writes))
+
+
+def _rename_text(old: SyncChange, new: SyncChange, writes: bool) -> str:
+    (namespace, _name), (new_namespace, new_name) = old.key, new.key
+    moved = [] if namespace == new_namespace else [f"namespace={new_namespace}"]
+    rename = shlex.join(["manage.py", "dcron", "set", old.job, f"name={new_name}", *moved])
+    how = f"rename it before the sync: {rename}"
+    if writes:
+        delete = shlex.join(["manage.py", "dcron", "delete", new.job])
+        how = f"delete the new job, rename the old one, and sync again: {delete}; {rename}"
+    return f"If {old.job} was renamed to {new.job}, keep its history: {how}"
 
 
 def _restart_lines() -> Iterator[str]:

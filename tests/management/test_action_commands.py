@@ -65,6 +65,7 @@ def document(*arguments: str) -> tuple[int, Any]:
 SHADED = (
     "shaded: The job is a shadow. The run is recorded, but tests.app.tasks.fail isn't executed."
 )
+REQUESTED = "cancellation requested"
 RUN_CALM = """
 import signal
 from django.core.management import execute_from_command_line
@@ -732,7 +733,7 @@ def test_cancel_accepts_run_or_job() -> None:
     assert (single.state, single.reason) == ("cancelled", f"wrong month ({getuser()})")
     code, message = call("cancel", "many")
     assert code == 0
-    expected = [f"{pending} ({pending.pk}): cancelled", f"{running} ({running.pk}): asked to stop"]
+    expected = [f"{pending} ({pending.pk}): cancelled", f"{running} ({running.pk}): {REQUESTED}"]
     assert sorted(message.splitlines()) == sorted(expected)
     running.refresh_from_db()
     assert running.cancel_requested_at is not None
@@ -762,7 +763,7 @@ def test_cancel_reports_no_run_as_cancelled_that_has_succeeded_meanwhile(
         reload(*arguments)
 
     monkeypatch.setattr(control, "_reload", reload_later)
-    assert call("cancel", "idle") == (0, f"{run} ({run.pk}): asked to stop\n")
+    assert call("cancel", "idle") == (0, f"{run} ({run.pk}): {REQUESTED}\n")
 
 
 def test_rerun_creates_runs_for_finished_runs_only() -> None:

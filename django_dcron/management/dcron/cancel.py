@@ -9,13 +9,14 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
 from django_dcron.db.routing import alias_for
+from django_dcron.jobs.action_texts import cancelled_text
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job, Run
-from django_dcron.policies.lifecycle import UNFINISHED, State
+from django_dcron.policies.lifecycle import UNFINISHED
 
 HELP = (
     "Cancel runs. A run that hasn't started ends; a running run is asked to stop. With a job: "
@@ -83,9 +84,7 @@ def _cancel(runs: Sequence[Run], reason: str) -> list[ActionOutcome | Exception]
 
 
 def _done(run: Run) -> ActionOutcome:
-    # A run that was asked to stop may have succeeded by now.
-    text = "cancelled" if run.state == State.CANCELLED else "asked to stop"
-    return ActionOutcome(text, {"state": run.state})
+    return ActionOutcome(cancelled_text(run).lower(), {"state": run.state})
 
 
 def _run_keys(run: Run) -> dict[str, Any]:

@@ -807,6 +807,13 @@ def test_rerun_says_that_runs_of_an_unknown_target_fail() -> None:
         assert (code, message.count("Runs fail: Unknown target 'shop.cron.gone'")) == (0, 2)
 
 
+def test_run_that_is_named_twice_is_rerun_once() -> None:
+    run = make_run(make_idle_job(name="idle"), "failed")
+    code, shown = document("rerun", str(run.pk), str(run.pk)[:23])
+    assert (code, len(shown["results"])) == (0, 1)
+    assert Run.objects.filter(rerun_of=run).count() == 1
+
+
 def test_rerun_selects_runs_of_a_job_by_state_and_time() -> None:
     job, other = make_idle_job(name="idle", overlap_policy="skip"), make_idle_job(name="other")
     now = database_now("default")

@@ -96,7 +96,8 @@ def _plan_of_named(options: dict[str, Any]) -> Plan[Run]:
             raise usage_error(f"--{name} needs --job.")
     if not options["runs"]:
         raise usage_error("Name at least one run, or use --job, --state and --since.")
-    actions = [_action(find_run(text)) for text in options["runs"]]
+    runs = {run.pk: run for run in map(find_run, options["runs"])}.values()
+    actions = [_action(run) for run in runs]
     return Plan(actions, "rerun", bulk_actions.one_by_one(_rerun), noun="run")
 
 

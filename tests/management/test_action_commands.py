@@ -684,6 +684,17 @@ class TerminalInput(StringIO):
         return True
 
 
+def test_end_of_input_is_no_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(question: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("sys.stdin", TerminalInput())
+    monkeypatch.setattr("builtins.input", end)
+    make_shop()
+    assert call("pause", "shop/*")[0] == 1
+    assert paused_jobs() == set()
+
+
 def test_cancel_accepts_selection_of_jobs() -> None:
     imported, exported, other = make_shop()
     runs = [make_run(imported), make_run(exported, "running"), make_run(exported, "succeeded")]

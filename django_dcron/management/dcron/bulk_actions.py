@@ -182,7 +182,11 @@ def _confirm(output: Output, plan: Plan[Any]) -> None:
     if (more := len(plan.actions) - MAX_LISTED) > 0:
         output.line(f"and {more} more")
     output.flush()
-    if input(f"{plan.verb} {number}? [y/N] ").strip().lower() not in {"y", "yes"}:
+    try:
+        answer = input(f"{plan.verb} {number}? [y/N] ")
+    except EOFError:  # Ctrl-D
+        answer = ""
+    if answer.strip().lower() not in {"y", "yes"}:
         raise negative_result("Nothing was done.")
 
 

@@ -450,6 +450,14 @@ def test_refused_resume_does_not_stop_other_jobs() -> None:
     assert "can't be resumed" in shown["results"][0]["error"]
 
 
+def test_pause_and_freeze_refuse_a_duration_of_zero() -> None:
+    make_job(name="first")
+    for arguments in (("pause", "first"), ("freeze", "--reason", "deploy")):
+        code, message = call(*arguments, "--for", "0s")
+        assert (code, "--for '0s'" in message) == (2, True)
+    assert paused_jobs() == set()
+
+
 def test_pause_with_unknown_name_or_invalid_time_changes_nothing() -> None:
     make_job(name="fine")
     code, message = call("pause", "fine", "nothing")

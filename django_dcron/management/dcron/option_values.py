@@ -191,8 +191,10 @@ def add_end(parser: CommandParser, what: str, default: str) -> None:
 
 def parse_end(options: Mapping[str, Any], now: datetime, zone: tzinfo) -> datetime | None:
     """Return the time of ``add_end``'s options. None: there is no end yet."""
-    if options["duration"] is not None:
-        return now + parse_duration_option("--for", options["duration"])
+    if (text := options["duration"]) is not None:
+        if not (length := parse_duration_option("--for", text)):
+            raise usage_error(f"--for {text!r} is too short (allowed: a duration above 0).")
+        return now + length
     if options["until"] is not None:
         return parse_until_option(options["until"], now, zone)
     return None

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -337,6 +338,13 @@ def test_invalid_options_are_refused(
     assert code == 2
     assert message in answer
     assert not list(tmp_path.iterdir())
+
+
+def test_start_that_takes_too_long_names_the_command_that_stops_the_node(path: Path) -> None:
+    since, file = datetime.now(UTC), PidFile(path)
+    with open(os.devnull, "rb") as pipe, pytest.raises(CommandError) as refused:
+        detached._wait(pipe, file, since, timedelta(), read_log=lambda: "Log: empty")
+    assert f"manage.py dcron stop --pid-file {path} Log" in str(refused.value)
 
 
 def test_daemon_requires_python_daemon(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:

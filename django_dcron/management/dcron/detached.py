@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import select
+import shlex
 import signal
 import sys
 import time
@@ -58,7 +59,9 @@ def start_node(
     os.close(writing)
     os.waitpid(child, 0)  # The child has forked again and exited.
     with log, open(reading, "rb", buffering=0) as pipe:
-        return _wait(pipe, since, timeout, read_log=lambda: _new_log_lines(log_file, before))
+        return _wait(
+            pipe, pid_file, since, timeout, read_log=lambda: _new_log_lines(log_file, before)
+        )
 
 
 def check_can_detach(log_file: Path, directory: Path) -> None:
@@ -153,7 +156,13 @@ def _reopening(log_file: Path) -> Callable[[int, FrameType | None], None]:
     return reopen
 
 
-def _wait(pipe: BinaryIO, since: datetime, timeout: timedelta, read_log: Callable[[], str]) -> Node:
+def _wait(
+    pipe: BinaryIO,
+    pid_file: PidFile,
+    since: datetime,
+    timeout: timedelta,
+    read_log: Callable[[], str],
+) -> Node:
     pid = b""
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
@@ -164,9 +173,10 @@ def _wait(pipe: BinaryIO, since: datetime, timeout: timedelta, read_log: Callabl
             pid += chunk
         if pid.endswith(b"\n") and (node := _find_node(int(pid), since)):
             return node
+    stop = shlex.join(["manage.py", "dcron", "stop", "--pid-file", str(pid_file.path)])
     raise negative_result(
         f"The node isn't running after {duration_text(timeout)} and keeps trying. "
-        f"To stop it: dcron stop. {read_log()}"
+        f"To stop it: {stop} {read_log()}"
     )
 
 

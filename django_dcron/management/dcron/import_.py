@@ -217,6 +217,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             "runs to compare. Use only --shadow to compare the schedulers first, or only "
             "--disabled to keep new jobs paused until the handover."
         )
+    if options["report"] and options["only"]:
+        raise usage_error("--only can't be combined with --report, which compares all shadow jobs.")
     out, contents = Output(command, options), read_source(options)
     if options["report"]:
         report(out, options, contents)

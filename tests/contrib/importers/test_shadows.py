@@ -357,6 +357,11 @@ def test_reasons_of_differences_are_documented(why: DifferenceKind) -> None:
     assert message.replace(time_text(at(0)), "...").replace("120.0 s", "...") in document
 
 
+def test_report_of_some_entries_is_refused() -> None:
+    refused = call("import", "django-q2", "--report", "--only", "report")
+    assert (refused.code, "--only can't be combined with --report" in refused.err) == (2, True)
+
+
 def test_report_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "crontab").write_text("@daily x\n")
     assert "--report needs a scheduler" in call("import", str(tmp_path / "crontab"), "--report").err

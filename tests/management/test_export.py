@@ -73,7 +73,7 @@ def test_export_rejects_invalid_selection_or_path(tmp_path: Path) -> None:
     assert call("export", "report", "--source", "code")[:2] == (2, "")
     code, _out, err = call("export", "--output", str(tmp_path / "no" / "such"))
     assert code == 2
-    assert "--output" in err
+    assert ("--output" in err, err.count(str(tmp_path))) == (True, 1)
     assert call("export", "--search", "nobody") == (
         1,
         "",

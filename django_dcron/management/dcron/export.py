@@ -71,7 +71,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise usage_error(f"--output {options['output']!r} isn't writable: {error}") from error
+        raise usage_error(
+            f"--output {options['output']!r} isn't writable: {error.strerror}."
+        ) from error
     command.stdout.write(f"{number_of(len(found), 'job')} written to {path}.")
 
 

@@ -171,9 +171,12 @@ def _show_table(out: Output, page: RunHistory, *, names_job: bool) -> None:
     rows = [_cells(run, attempts.get(run.pk), names_job=names_job) for run in page.runs]
     out.table([*first, *numbers, Column("Note", wraps=True)], rows)
     if page.more:
+        before = f"--until {_local_iso(page.runs[-1].scheduled_at)}"
         out.line(
-            f"There may be older runs: use --until {_local_iso(page.runs[-1].scheduled_at)} or a "
-            "higher --limit."
+            # Other jobs may have further runs at this time.
+            f"There may be more runs: use a higher --limit, or {before} for the runs before that."
+            if names_job
+            else f"There may be older runs: use {before} or a higher --limit."
         )
 
 

@@ -50,7 +50,7 @@ def test_omitted_events_are_named_and_the_others_written(path: Path) -> None:
     path.write_bytes(file_of(MOVE, HOURLY))
     with set_clock(START):
         result = call("calendar", "closed", "--ics", str(path), "--json")
-    assert result.code == NEGATIVE
+    assert (result.code, result.err) == (NEGATIVE, "1 event was omitted.")
     assert [each["event"] for each in result.json["omitted"]] == ["Often"]
     assert Calendar.objects.get().dates == "2026-12-24 # Move"
 

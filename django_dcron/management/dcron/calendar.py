@@ -29,6 +29,7 @@ from django_dcron.management.dcron.output import GOOD, WARNING, Output, add_json
 from django_dcron.models import Calendar
 from django_dcron.schedules.zones import check_zone
 from django_dcron.utils.bounded_text import first_distinct
+from django_dcron.utils.counts import number_of
 
 HELP = (
     "Write a calendar from an iCalendar file (.ics). The events of the file replace the excluded "
@@ -97,7 +98,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         raise usage_error(f"Nothing was written. {error}") from None
     _print(output, calendar, outcome, read.omitted, dry_run=options["dry_run"])
     if read.omitted:
-        raise negative_result(f"{len(read.omitted)} of the events were omitted.")
+        omitted = number_of(len(read.omitted), "event was", "events were")
+        raise negative_result(f"{omitted} omitted.")
 
 
 def _print(

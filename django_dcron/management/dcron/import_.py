@@ -386,4 +386,5 @@ def read_source(options: dict[str, Any]) -> SourceContents:
     except InvalidSchedule as error:
         raise usage_error(str(error)) from error
     except SourceProblem as error:
-        raise usage_error(f"{error} Sources: {', '.join(SCHEDULERS)}, or a file.") from error
+        known = "" if source in SCHEDULERS else f" Sources: {', '.join(SCHEDULERS)}, or a file."
+        raise usage_error(f"{error}{known}") from error

@@ -200,6 +200,8 @@ def test_unreadable_source_or_wrong_option_is_a_usage_error(settings: Settings) 
         call("handover", "redbeat", "--app", APP, "--back"),
     ):
         assert answer.code == 2
+    assert "Sources:" not in call("import", "huey").err, "the source is known"
+    assert "Sources: " in call("import", "hueyy").err
     with pytest.raises(SourceProblem):
         importer.runs_since(NOW)
 

@@ -358,6 +358,7 @@ def test_restart_with_invalid_options_keeps_node_running(path: Path, log_path: P
     code, message = run_here("restart", "--pid-file", str(path))
     assert code == 2
     assert f"{path}.options" in message
+    assert message.endswith(f"manage.py dcron start --daemon --pid-file {path}")
     options = start_options.StartOptions(
         True, "/", str(log_path), "", "2026-11-20T12:00:00+00:00", SETTINGS, ["--gone=1"]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,13 @@ def _stored_options(file: PidFile) -> StartOptions:
     path = start_options.options_path(file)
     options = start_options.load_options(file)
     if options is None:
-        raise usage_error(f"Unknown start options: {path} is missing or unreadable.")
+        start_command = shlex.join(
+            ["manage.py", "dcron", "start", "--daemon", "--pid-file", str(file.path)]
+        )
+        raise usage_error(
+            f"Unknown start options: {path} is missing or unreadable. Stop the node if it is "
+            f"running, and start it: {start_command}"
+        )
     if not options.daemon:
         raise usage_error("The node was started in the foreground, so dcron can't restart it.")
     if options.settings != os.environ.get(ENVIRONMENT_VARIABLE, ""):

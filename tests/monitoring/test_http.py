@@ -358,8 +358,9 @@ def test_unknown_host_is_reported_at_start() -> None:
 
 
 def test_http_with_once_is_refused() -> None:
-    with pytest.raises(CommandError, match=r"--http .*--once"):
+    with pytest.raises(CommandError, match=r"--http .*--once") as refused:
         call_command("runcron", embedded=True, once=True, http=ANY)
+    assert refused.value.returncode == 2
 
 
 def test_paths_are_documented() -> None:

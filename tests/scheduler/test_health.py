@@ -327,8 +327,9 @@ def test_runcron_refuses_an_unwritable_health_file(path: str) -> None:
 
 
 def test_runcron_refuses_health_file_with_once(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="--once"):
+    with pytest.raises(CommandError, match="--once") as refused:
         call_command("runcron", embedded=True, once=True, health_file=str(tmp_path / "health.json"))
+    assert refused.value.returncode == 2
 
 
 def test_every_status_and_key_is_documented() -> None:

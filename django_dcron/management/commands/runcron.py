@@ -20,6 +20,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.sqlite_writes import early_write_locks
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.management.dcron import node_arguments
+from django_dcron.management.dcron.exits import usage_error
 from django_dcron.models import Job
 from django_dcron.monitoring.http.routes import routes
 from django_dcron.monitoring.http.server import Address, HttpServer
@@ -121,7 +122,7 @@ def _health_file(path: str | None, *, once: bool) -> HealthFile | None:
     if path is None:
         return None
     if once:
-        raise CommandError("--health-file can't be combined with --once.")
+        raise usage_error("--health-file can't be combined with --once.")
     try:
         file = HealthFile(path)
         file.prepare()
@@ -134,7 +135,7 @@ def _http_server(address: Address | None, runner: Runner, *, once: bool) -> Http
     if address is None:
         return None
     if once:
-        raise CommandError("--http can't be combined with --once.")
+        raise usage_error("--http can't be combined with --once.")
     try:
         membership = runner.membership
         metrics = NodeMetrics(runner.health, membership.namespace, lambda: membership.shards)

@@ -145,6 +145,7 @@ def test_invalid_options_or_database_error_exit_with_2(
     assert call("--since", "2026-13-01")[0] == 2
     assert call("--since", "99999999d")[0] == 2
     assert call("--since", "1h", "--until", "2h")[0] == 2
+    assert call("--since", "1h", "--until", "")[0] == 2
     assert call("--limit", "0")[0] == 2
     settings.DCRON_LOCK = "no.such.Lock"
     assert call()[0] == 2

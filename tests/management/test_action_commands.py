@@ -337,6 +337,7 @@ def test_run_with_no_wait_prints_run_id() -> None:
         (("idle", "--args", "[" * 10_000), "(allowed: a JSON list"),
         (("idle", "--idempotency-key", ""), "idempotency_key"),
         (("idle", "--timeout", "1"), "--timeout '1'"),
+        (("idle", "--timeout", ""), "--timeout ''"),
     ],
 )
 def test_run_rejects_invalid_arguments(arguments: tuple[str, ...], message: str) -> None:

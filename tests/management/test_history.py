@@ -113,6 +113,7 @@ def test_time_of_day_is_the_last_one_in_the_zone_of_the_site(settings: Settings)
     ]
     assert ids("--since", f"{times[1]:%H:%M}") == [latest, hour_before]
     assert ids("--since", f"{times[1]:%H:%M}", "--until", f"{hour:%H:%M:%S}") == [hour_before]
+    assert call("history", "report", "--since", "").code == 2, "an empty variable in a script"
     result = call("history", "report", "--until", "25:00")
     assert (result.code, "25:00" in result.err) == (2, True)
 

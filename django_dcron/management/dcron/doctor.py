@@ -156,7 +156,7 @@ def _window(options: dict[str, Any]) -> Window:
     now = database_now(alias_for(Job))
     zone = timezone.get_current_timezone()
     since, until = option_values.parse_past_time("--since", options["since"], now, zone), now
-    if options["until"]:
+    if options["until"] is not None:
         until = min(option_values.parse_past_time("--until", options["until"], now, zone), now)
     option_values.require_before(since, until)
     _check_namespace(options["namespace"])

@@ -135,7 +135,9 @@ def parse_period(
     Raises ``CommandError`` if a time is invalid, or unless ``--since`` is before ``--until``.
     """
     since, until = (
-        parse_past_time(f"--{name}", options[name], now, zone) if options[name] else None
+        parse_past_time(f"--{name}", options[name], now, zone)
+        if options[name] is not None
+        else None
         for name in ("since", "until")
     )
     if since is not None and until is not None:

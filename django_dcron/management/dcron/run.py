@@ -81,7 +81,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output = Output(command, options)
     timeout = None
-    if options["timeout"]:
+    if options["timeout"] is not None:
         timeout = option_values.parse_duration_option("--timeout", options["timeout"])
     selected = select(options, find_job)
     is_bulk = selected.by_criteria or len(selected.rows) > 1

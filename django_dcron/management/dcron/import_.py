@@ -295,6 +295,8 @@ def _compare(
             calendars=calendars.calendars_to_save(calendar_plans),
         ),
     )
+    if plans:
+        _require_entries(plans, options["restore"])
     if options.get("only"):
         plans = _chosen(plans, options["only"], contents)
     return calendars.refuse_for_problem_jobs(calendar_plans, plans), plans
@@ -303,11 +305,16 @@ def _compare(
 def _chosen(plans: list[EntryPlan], names: list[str], contents: SourceContents) -> list[EntryPlan]:
     if not contents.source:
         raise usage_error("--only can't be used with an export. Export only these jobs instead.")
+    _require_entries(plans, names)
+    return [plan for plan in plans if matches_name(plan, names)]
+
+
+def _require_entries(plans: Sequence[EntryPlan], names: Sequence[str]) -> None:
+    """Raise ``CommandError`` if a name, which may be a pattern, matches no entry."""
     for name in names:
         if not any(matches_name(plan, [name]) for plan in plans):
             near = did_you_mean(name, [str(plan) for plan in plans])
             raise usage_error(f"No entry has a job named {name!r}.{near}")
-    return [plan for plan in plans if matches_name(plan, names)]
 
 
 def _write_each(

@@ -613,6 +613,12 @@ def test_incompatible_or_invalid_options_are_refused() -> None:
     assert call("import", "redbeat", "--namespace", "no way!").code == 2
 
 
+def test_option_that_names_no_entry_is_refused(tmp_path: Path) -> None:
+    refused = call("import", document_with(tmp_path, {"name": "report"}), "--restore", "reports")
+    assert refused.code == 2
+    assert "No entry has a job named 'reports'. Did you mean 'report'?" in refused.err
+
+
 # --- many at once ---------------------------------------------------------------------------------
 
 

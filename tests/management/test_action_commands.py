@@ -547,6 +547,14 @@ def test_invalid_or_empty_selection_changes_nothing(
     assert not Run.objects.exists()
 
 
+def test_error_about_a_pattern_names_the_namespace_that_was_searched() -> None:
+    make_shop()
+    for selection, namespace in ((["exp*"], "'default'"), (["exp*", "--namespace", "no"], "'no'")):
+        message = call("pause", *selection)[1]
+        assert (namespace in message, "'*/exp*'" in message) == (True, True)
+    assert "namespace" not in call("pause", "bank/exp*")[1]
+
+
 def test_jobs_are_selected_by_source() -> None:
     make_shop()
     make_idle_job(name="declared", declared={"schedule": "@daily"})

@@ -163,9 +163,13 @@ def is_pattern(text: str) -> bool:
 def _matching(pattern: str, filters: JobFilter) -> list[Job]:
     namespace = "" if "/" in pattern else filters.namespace
     if not jobs(JobFilter(pattern=pattern, namespace=namespace)).exists():
-        place = f" in the namespace {namespace!r}" if namespace else ""
+        if "/" in pattern:
+            place = elsewhere = ""
+        else:
+            place = f" in the namespace {namespace or DEFAULT_NAMESPACE!r}"
+            elsewhere = f" For all namespaces, use '*/{pattern}'."
         raise usage_error(
-            f"No job matches {pattern!r}{place}. To list all jobs: manage.py dcron list"
+            f"No job matches {pattern!r}{place}.{elsewhere} To list all jobs: manage.py dcron list"
         )
     return list(jobs(replace(filters, pattern=pattern)))
 

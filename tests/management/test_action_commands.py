@@ -623,6 +623,8 @@ def test_pause_of_paused_job_shows_the_replaced_pause() -> None:
     assert result["replaced"]["reason"] == f"by {getuser()}"
     assert datetime.fromisoformat(result["replaced"]["until"]) == until
     assert f"(replaces paused until resumed: deploy ({getuser()}))" in call("pause", "first")[1]
+    Job.objects.update(pause_reason="")
+    assert "(replaces paused until resumed)" in call("pause", "first")[1]
 
 
 def test_resume_says_that_runs_of_an_unknown_target_fail() -> None:

@@ -90,4 +90,4 @@ def _done(reason: str, until: datetime | None, replaced: dict[str, Any] | None) 
 
 def _pause_text(reason: str, until: datetime | None) -> str:
     for_how_long = f"until {time_text(until)}" if until else "until resumed"
-    return f"paused {for_how_long}: {reason}"
+    return f"paused {for_how_long}: {reason}" if reason else f"paused {for_how_long}"

@@ -81,8 +81,14 @@ def read(now: datetime) -> SourceContents:
     with Reader() as reader:
         contents = SourceContents(
             [
-                translate_entry(_origin(key), key, partial(_job, row, now, reader), key=key)
-                for key, row in read_rows(rows)
+                translate_entry(
+                    _origin(key),
+                    key,
+                    partial(_job, row, now, reader),
+                    key=key,
+                    disabled=next_run is None,
+                )
+                for key, next_run, row in read_rows(rows, "next_run_time")
             ],
             source=SOURCE,
         )

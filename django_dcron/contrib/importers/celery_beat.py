@@ -43,8 +43,10 @@ def read(now: datetime) -> SourceContents:
     rows = _rows().select_related(*KINDS).order_by("name")
     return SourceContents(
         [
-            translate_entry(_origin(name), name, partial(_job, row, now), key=str(key))
-            for key, name, row in read_rows(rows, "name")
+            translate_entry(
+                _origin(name), name, partial(_job, row, now), key=str(key), disabled=not enabled
+            )
+            for key, name, enabled, row in read_rows(rows, "name", "enabled")
         ],
         source=SOURCE,
     )

@@ -182,7 +182,7 @@ def _waits(matched: EntryMatch) -> bool:
     return (
         job is not None
         and not matched.entry.omitted
-        and matched.entry.values.get("enabled", True)
+        and matched.entry.is_enabled
         and (job.target.startswith(PREFIX) or awaits_handover(job))
     )
 

@@ -63,8 +63,9 @@ def read(now: datetime) -> SourceContents:
                 partial(_job, row, now),
                 suffix=str(key),
                 key=str(key),
+                disabled=next_run is None,
             )
-            for key, name, function, row in read_rows(rows, "name", "func")
+            for key, name, function, next_run, row in read_rows(rows, "name", "func", "next_run")
         ],
         source=SOURCE,
     )

@@ -100,7 +100,7 @@ def plan_handback(source: str) -> HandbackPlan:
         if matched.job
         and not (matched.job.enabled or awaits_handover(matched.job))
         and not matched.entry.omitted
-        and matched.entry.values.get("enabled", True)
+        and matched.entry.is_enabled
     ]
     handbacks = [
         _handback_of(job, entries_by_job.get(job.pk))

@@ -88,7 +88,11 @@ def read(now: datetime, app: str = "") -> SourceContents:
     zone = "UTC" if huey.utc else settings.TIME_ZONE
     contents.entries = [
         translate_entry(
-            _origin(key), key, partial(_job, task, zone, revoked.get(key), now), key=key
+            _origin(key),
+            key,
+            partial(_job, task, zone, revoked.get(key), now),
+            key=key,
+            disabled=_is_revoked(revoked.get(key), now),
         )
         for key, task in tasks.items()
     ]
@@ -218,6 +222,13 @@ def _timeout(seconds: Any) -> dict[str, Any]:
     return {"timeout": timedelta(seconds=seconds)} if seconds else {}
 
 
+def _is_revoked(revoked: Revocation | None, now: datetime) -> bool:
+    """Return whether the task doesn't run now. A revocation of its next run doesn't count."""
+    return (
+        revoked is not None and not revoked.once and (revoked.until is None or revoked.until > now)
+    )
+
+
 def _pause_reason(revoked: Revocation | None, now: datetime, warn: Warn) -> str:
     if revoked is None:
         return ""
@@ -228,10 +239,11 @@ def _pause_reason(revoked: Revocation | None, now: datetime, warn: Warn) -> str:
             )
         )
         return ""
+    if not _is_revoked(revoked, now):
+        return ""
     if revoked.until is None:
         return WAS_REVOKED
-    until = iso_in_site_zone(revoked.until, "auto")
-    return f"{WAS_REVOKED} until {until}" if revoked.until > now else ""
+    return f"{WAS_REVOKED} until {iso_in_site_zone(revoked.until, 'auto')}"
 
 
 def _revoked(huey: Any, tasks: Mapping[str, Any], notes: list[str]) -> dict[str, Revocation]:

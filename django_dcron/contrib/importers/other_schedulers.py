@@ -93,7 +93,7 @@ def find_edits(jobs: QuerySet[Job], now: datetime) -> Iterator[SourceEdits]:
 
 def _is_edited(plan: EntryPlan) -> bool:
     if plan.outcome is ImportOutcome.CREATE:
-        return bool(plan.entry.values.get("enabled", True))
+        return plan.entry.is_enabled
     return plan.outcome is ImportOutcome.CHANGE and not plan.changes.keys() <= set(PAUSE)
 
 

@@ -54,6 +54,7 @@ def read(now: datetime) -> SourceContents:
                 entry.key.removeprefix(entry.prefix),
                 partial(_job, entry.value, meta_by_key.get(entry.key), now),
                 key=entry.key,
+                disabled=_is_disabled(entry.value),
             )
             for entry in _read_entries("definition")
         ],
@@ -186,6 +187,15 @@ def _json(stored: bytes | Exception, field: str) -> Any:
         return json.loads(stored)
     except (ValueError, RecursionError) as error:
         raise EntryRefused(f"the {field} is not valid JSON: {error}") from None
+
+
+def _is_disabled(definition: Stored) -> bool:
+    """Return whether an entry is disabled. One that can't be read counts as enabled."""
+    try:
+        fields = _json(definition, "definition") if definition else None
+    except EntryRefused:
+        return False
+    return isinstance(fields, dict) and not fields.get("enabled", True)
 
 
 def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[str, Any]:

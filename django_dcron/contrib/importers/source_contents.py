@@ -58,6 +58,8 @@ class SourceEntry:
     """Why the entry can't be imported. Empty if it can."""
     has_passed: bool = False
     """Whether the entry is refused because its only run time has passed."""
+    disabled: bool = False
+    """Whether an entry without ``values`` is disabled in the source."""
     omitted: str = ""
     """Why the entry needs no job. Empty if it isn't omitted."""
     namespace: str = ""
@@ -74,6 +76,11 @@ class SourceEntry:
     """Whether the values are only the edited fields of a job that code declares."""
     calendars: frozenset[str] = frozenset()
     """The calendars that a refused entry names: several if the source has the entry twice."""
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the entry is enabled in the source. A source that can't disable enables all."""
+        return bool(self.values.get("enabled", not self.disabled))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +148,9 @@ def translate_entry(
     *,
     suffix: str = "",
     key: str = "",
+    disabled: bool = False,
 ) -> SourceEntry:
-    """Translate one entry of a source.
+    """Translate one entry of a source. ``disabled``: whether it is disabled in the source.
 
     ``translate`` gets a function that records warnings. It returns the fields of the job, and
     optionally ``NEXT_DUE`` and ``LAST_RUN``. It may raise ``EntryRefused`` or ``EntryOmitted``. Any
@@ -154,7 +162,13 @@ def translate_entry(
     except (EntryRefused, InvalidSchedule) as error:
         passed = isinstance(error, OneOffPassed)
         return SourceEntry(
-            origin, name, refused=str(error), has_passed=passed, suffix=suffix, key=key
+            origin,
+            name,
+            refused=str(error),
+            has_passed=passed,
+            disabled=disabled,
+            suffix=suffix,
+            key=key,
         )
     except EntryOmitted as error:
         return SourceEntry(origin, name, omitted=str(error), suffix=suffix, key=key)
@@ -162,7 +176,12 @@ def translate_entry(
         raise
     except Exception as error:
         return SourceEntry(
-            origin, name, refused=unexpected_error_text(error), suffix=suffix, key=key
+            origin,
+            name,
+            refused=unexpected_error_text(error),
+            disabled=disabled,
+            suffix=suffix,
+            key=key,
         )
     due, last = values.pop(NEXT_DUE, None), values.pop(LAST_RUN, None)
     if values.get("schedule", "").startswith("@every"):

@@ -61,8 +61,10 @@ def read(now: datetime) -> SourceContents:
     rows = rows.prefetch_related("callable_args", "callable_kwargs")
     contents = SourceContents(
         [
-            translate_entry(f"task {name!r}", name, partial(_job, row, now), key=str(key))
-            for key, name, row in read_rows(rows, "name")
+            translate_entry(
+                f"task {name!r}", name, partial(_job, row, now), key=str(key), disabled=not enabled
+            )
+            for key, name, enabled, row in read_rows(rows, "name", "enabled")
         ],
         source=SOURCE,
     )

@@ -132,9 +132,7 @@ def _running(result: import_.ImportResult) -> int:
 
 def _show_unscheduled(out: Output, result: import_.ImportResult, run: str) -> None:
     """Show the number of entries without a job, except those that are disabled in the source."""
-    number = sum(
-        plan.outcome in PROBLEMS and plan.entry.values.get("enabled", True) for plan in result.plans
-    )
+    number = sum(plan.outcome in PROBLEMS and plan.entry.is_enabled for plan in result.plans)
     if number:
         refused = number_of(number, "entry", "entries")
         them = "it" if number == 1 else "them"

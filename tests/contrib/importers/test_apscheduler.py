@@ -201,6 +201,12 @@ def test_past_date_trigger_is_refused() -> None:
     assert "has passed" in read_entry().refused
 
 
+@pytest.mark.parametrize(("next_run_time", "is_enabled"), [(None, False), (FAR, True)])
+def test_refused_job_may_be_paused(next_run_time: datetime | None, is_enabled: bool) -> None:
+    store(IntervalTrigger(seconds=0.5), next_run_time=next_run_time)
+    assert (bool(read_entry().refused), read_entry().is_enabled) == (True, is_enabled)
+
+
 def test_paused_job_with_several_instances_is_imported() -> None:
     store(IntervalTrigger(hours=1), next_run_time=None, max_instances=3, executor="threads")
     values = read_entry().values

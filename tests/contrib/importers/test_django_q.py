@@ -167,6 +167,14 @@ def test_one_repeat_runs_once_and_zero_repeats_are_omitted() -> None:
     assert "no repeats" in found().omitted
 
 
+def test_refused_row_without_next_run_is_disabled() -> None:
+    row = make("D", next_run=None)
+    assert (bool(found().refused), found().is_enabled) == (True, False)
+    row.next_run, row.intended_date_kwarg = FAR, "at"
+    row.save()
+    assert (bool(found().refused), found().is_enabled) == (True, True)
+
+
 def test_row_without_next_run_is_paused() -> None:
     make("I", minutes=5, next_run=None)
     assert (found().values["enabled"], found().values["pause_reason"]) == (

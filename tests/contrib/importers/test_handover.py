@@ -575,13 +575,16 @@ def test_handover_with_refused_entries_is_complete() -> None:
     )
 
 
-def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unscheduled() -> None:
+@pytest.mark.parametrize("refused", [{"task": "tests.app.tasks.unknown"}, {"args": "{}"}])
+def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unscheduled(
+    refused: dict[str, str],
+) -> None:
     for name in ("a", "disabled", "refused"):
         crontab_row(name, **twelve_hours_from_now())
     from django_celery_beat.models import PeriodicTask
 
     rows = PeriodicTask.objects.exclude(name="a")
-    rows.update(task="tests.app.tasks.unknown")
+    rows.update(**refused)
     rows.filter(name="disabled").update(enabled=False)
     assert "1 entry can't be imported, so" in call("handover", SOURCE).out
     assert "1 entry can't be imported, so" in call("handover", SOURCE, "--apply").out
@@ -589,6 +592,20 @@ def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unschedu
     done = call("handover", SOURCE, "--apply")
     assert done.code == 0
     assert "neither scheduler" not in done.out
+
+
+def test_paused_job_whose_refused_entry_is_disabled_there_is_not_reported_as_enabled() -> None:
+    for name in ("disabled", "enabled"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply").code == 0
+    from django_celery_beat.models import PeriodicTask
+
+    PeriodicTask.objects.update(args="{}")
+    PeriodicTask.objects.filter(name="disabled").update(enabled=False)
+    for job in Job.objects.all():
+        control.pause(job, "ask Ann")
+    shown = call("handover", SOURCE, "--back", "--json").json
+    assert [job["name"] for job in shown["paused_here"]] == ["enabled"]
 
 
 def test_audit_log_names_the_handover_as_the_reason_of_its_pause() -> None:

@@ -141,6 +141,16 @@ def test_revoked_tasks_are_paused(huey: MemoryHuey) -> None:
     assert huey.is_revoked(huey_tasks.report, peek=True)  # as before
 
 
+def test_refused_task_may_be_revoked(huey: MemoryHuey) -> None:
+    assert (bool(found("own_rule").refused), found("own_rule").is_enabled) == (True, True)
+    huey_tasks.own_rule.revoke(revoke_once=True)
+    assert found("own_rule").is_enabled
+    huey_tasks.own_rule.revoke(revoke_until=NOW + timedelta(days=1))
+    assert not found("own_rule").is_enabled
+    huey_tasks.own_rule.revoke()
+    assert not found("own_rule").is_enabled
+
+
 def test_revoked_next_run_is_reported_by_each_import(huey: MemoryHuey) -> None:
     huey_tasks.report.revoke(revoke_once=True)
     for _ in range(2):

@@ -99,6 +99,12 @@ def test_intervals_and_disabled_entries_are_read() -> None:
     assert "relative" in found("relative").warnings[0]
 
 
+@pytest.mark.parametrize("is_enabled", [False, True])
+def test_refused_entry_may_be_disabled(is_enabled: bool) -> None:
+    save("half", schedules.schedule(0.5), enabled=is_enabled)
+    assert (bool(found("half").refused), found("half").is_enabled) == (True, is_enabled)
+
+
 def test_recurrence_rule_is_refused() -> None:
     save(schedule=rrule("DAILY", dtstart=NOW, app=app))
     assert "recurrence rule" in found().refused

@@ -142,6 +142,12 @@ def test_disabled_task_is_paused() -> None:
     assert (found().values["enabled"], bool(found().values["pause_reason"])) == (False, True)
 
 
+@pytest.mark.parametrize("is_enabled", [False, True])
+def test_refused_task_may_be_disabled(is_enabled: bool) -> None:
+    make(enabled=is_enabled, cron_string="odd")
+    assert (bool(found().refused), found().is_enabled) == (True, is_enabled)
+
+
 def test_last_run_is_the_latest_end() -> None:
     make(last_successful_run=NOW - timedelta(hours=2), last_failed_run=NOW - timedelta(hours=1))
     assert found().last_run == NOW - timedelta(hours=1)

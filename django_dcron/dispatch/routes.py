@@ -1,4 +1,8 @@
-"""Routes of targets and queues, as Celery's router returns them, cached for a minute."""
+"""Routes of targets and queues, cached for a minute.
+
+As in Celery, the options of a task, such as ``@shared_task(queue="reports")``, override those of
+``task_routes``.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,8 @@ ROUTE_OPTIONS = ("compression", "delivery_mode", "expiration", "priority")
 """The options of a route that apply to the message. Celery's ``countdown``, ``eta``, ``expires``
 and time limits don't apply, because the scheduler decides about them.
 """
+TASK_OPTIONS = ("queue", "exchange", "routing_key", *ROUTE_OPTIONS)
+"""The options of a task that apply to the message."""
 
 
 class Route(NamedTuple):
@@ -57,7 +63,7 @@ class Routes:
         except UnknownTarget:
             name = self._default_task  # The worker reports the missing target on the run.
         own_queue = _queue_named(amqp, queue) if queue else None
-        options = _options_of_route(amqp, name, own_queue)
+        options = _options_of(app, name, own_queue)
         exchange, routing_key = options.get("exchange"), options.get("routing_key")
         routed = options.get("queue") or app.conf.task_default_queue
         if own_queue is not None:  # The job's queue replaces the target's own route.
@@ -73,15 +79,25 @@ class Routes:
         )
 
 
-def _options_of_route(amqp: Any, name: str, own_queue: Queue | None) -> dict[str, Any]:
-    """Return the route of the task ``name``, without the job's queue; empty if it has none.
+def _options_of(app: Celery, name: str, own_queue: Queue | None) -> dict[str, Any]:
+    """Return the options of the task ``name`` and of its route, without the job's queue.
 
     Celery's ``Router.route`` would change the dict that the project's router returns, which may be
     the same dict at each call.
     """
-    options = {} if own_queue is None else {"queue": own_queue}
-    route = amqp.router.lookup_route(name, (), {}, options) or {}
-    return {"queue": route} if isinstance(route, str) else dict(route)
+    amqp: Any = app.amqp
+    task = app.tasks.get(name)
+    declared = {
+        option: value
+        for option in TASK_OPTIONS
+        if (value := getattr(task, option, None)) is not None
+    }
+    if own_queue is None and isinstance(declared.get("queue"), str):
+        declared["queue"] = _queue_named(amqp, declared["queue"])
+    given = declared if own_queue is None else {**declared, "queue": own_queue}
+    route = amqp.router.lookup_route(name, (), {}, dict(given)) or {}
+    options = {"queue": route} if isinstance(route, str) else dict(route)
+    return options | declared
 
 
 def _queue_named(amqp: Any, name: str) -> Queue:

@@ -482,7 +482,7 @@ class Migration(migrations.Migration):
                     "priority",
                     models.PositiveSmallIntegerField(
                         blank=True,
-                        help_text="A number from 0 to 9. RabbitMQ and Django tasks run 9 first, Redis runs 0 first. Empty: no priority.",
+                        help_text="A number from 0 to 9. RabbitMQ and Django tasks run 9 first, Redis runs 0 first. Empty: the target's priority.",
                         null=True,
                         validators=[django.core.validators.MaxValueValidator(9)],
                         verbose_name="priority",

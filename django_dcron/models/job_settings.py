@@ -235,7 +235,7 @@ class JobSettings(ParsedScheduleMixin, JobPoliciesMixin, models.Model):
         validators=[MaxValueValidator(9)],
         help_text=_(
             "A number from 0 to 9. RabbitMQ and Django tasks run 9 first, Redis runs 0 first. "
-            "Empty: no priority."
+            "Empty: the target's priority."
         ),
     )
     timeout = optional_duration_field(

@@ -21,6 +21,7 @@ from django.core.management import CommandError, call_command
 from kombu import Connection, Exchange, Message, Queue
 from pytest_django import Settings
 
+from django_dcron import targets
 from django_dcron.db.clock import SystemClock
 from django_dcron.dispatch import (
     DispatchFailed,
@@ -131,6 +132,21 @@ def test_target_without_route_uses_the_route_of_the_execute_task(app: Celery) ->
     dispatcher = CeleryDispatcher(app)
     publish_runs(dispatcher, run_of("command:clearsessions"))
     assert len(received(app, "dcron")) == 1
+
+
+def test_options_of_the_task_override_its_route_but_not_the_job(app: Celery) -> None:
+    """Celery merges the options of ``@shared_task`` in the same order."""
+    targets.get(OK)  # imports the task
+    task: Any = app.tasks[OK]  # each app has its own
+    task.queue, task.priority = "reports", 7
+    app.conf.task_routes = {OK: {"queue": "of-the-route", "priority": 3, "delivery_mode": 1}}
+    dispatcher = CeleryDispatcher(app)
+    assert dispatcher.queue_of(OK) == "reports"
+    publish_runs(dispatcher, run_of(), run_of(priority=2), run_of(queue="mine"))
+    priorities = {message.properties["priority"] for message in received(app, "reports")}
+    assert priorities == {7, 2}
+    (message,) = received(app, "mine")
+    assert (message.properties["priority"], message.properties["delivery_mode"]) == (7, 1)
 
 
 def test_route_with_an_exchange_is_used_unless_the_job_sets_a_queue(app: Celery) -> None:

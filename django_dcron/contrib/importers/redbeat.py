@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from django_dcron.contrib.importers import celery_entry, celery_task
+from django_dcron.contrib.importers.redbeat_rules import rule_fields
 from django_dcron.contrib.importers.schedule_fields import iso_in_site_zone
 from django_dcron.contrib.importers.source_contents import (
     LAST_RUN,
@@ -28,6 +29,8 @@ from django_dcron.utils.messages import with_full_stop
 SOURCE = "redbeat"
 SETTING = "redbeat_redis_url"
 WAS_DISABLED = "was disabled in RedBeat"
+RULE = "rrule"
+"""The type of a recurrence rule in a definition, and its class."""
 KEYS_AT_ONCE = 500
 
 Stored = bytes | None | Exception
@@ -218,8 +221,9 @@ def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[st
         **celery_task.policy_fields(fields["task"], options, warn),
         "enabled": enabled,
         "pause_reason": "" if enabled else WAS_DISABLED,
-        **celery_entry.schedule_fields(schedule := _schedule(fields.get("schedule")), warn),
     }
+    schedule = _schedule(fields.get("schedule"))
+    values |= _schedule_fields(schedule, values["ends_at"], now, warn)
     if due := celery_entry.next_due_of_entry(schedule, _last_run_or_none(meta), now):
         values.pop("starts_at")
     return values | due | {LAST_RUN: _last_run_or_none(meta)}
@@ -234,16 +238,25 @@ def _last_run_or_none(meta: Stored) -> datetime | None:
 
 def _schedule(definition: Any) -> Any:
     kind = definition.get("__type__") if isinstance(definition, dict) else None
-    if kind == "rrule":
+    if kind not in ("interval", "crontab", RULE):
         raise EntryRefused(
-            "recurrence rules (rrule) can't be imported; create a job with the schedule @rrule, "
-            "such as @rrule 2026-01-02T09:00 FREQ=DAILY"
+            f"the schedule {json.dumps(definition):.80} is neither an interval, a crontab nor a "
+            "rule"
         )
-    if kind not in ("interval", "crontab"):
-        raise EntryRefused(
-            f"the schedule {json.dumps(definition):.80} is neither an interval nor a crontab"
-        )
+    if kind == RULE and definition.get("dtstart") is None:
+        raise EntryRefused("the rule has no dtstart, so its times are unknown; set it")
     return _decode(definition)
+
+
+def _schedule_fields(
+    schedule: Any, expires_at: datetime | None, now: datetime, warn: Warn
+) -> dict[str, Any]:
+    """Return the fields of the schedule. A rule may have a start and an earlier end."""
+    if type(schedule).__name__ != RULE:
+        return dict(celery_entry.schedule_fields(schedule, warn))
+    fields = rule_fields(schedule, now, warn)
+    ends = filter(None, (fields["ends_at"], expires_at))
+    return {**fields, "ends_at": min(ends, default=None)}
 
 
 def _decode(value: Any) -> Any:

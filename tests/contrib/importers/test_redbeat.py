@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from celery import schedules
+from dateutil.rrule import weekday
 from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import RedBeatJSONEncoder
 from redbeat.schedulers import ensure_conf, get_redis
@@ -105,10 +106,27 @@ def test_refused_entry_may_be_disabled(is_enabled: bool) -> None:
     assert (bool(found("half").refused), found("half").is_enabled) == (True, is_enabled)
 
 
-def test_recurrence_rule_is_refused() -> None:
-    save(schedule=rrule("DAILY", dtstart=NOW, app=app))
-    assert "recurrence rule" in found().refused
-    assert "@rrule" in found().refused
+def test_recurrence_rule_is_imported() -> None:
+    begin, friday = datetime(2020, 1, 3, 12, tzinfo=UTC), weekday(4)
+    save(schedule=rrule("WEEKLY", begin, 2, byweekday=[friday], app=app))
+    save("until", rrule("DAILY", begin, until=NOW + timedelta(days=3), app=app))
+    save("expires", rrule("DAILY", begin, app=app), options={"expires": NOW + timedelta(days=1)})
+    assert call("import", "redbeat", "--apply").code == 0
+    job = Job.objects.get(name="a")
+    assert job.schedule == "@rrule 2020-01-03T12:00 FREQ=WEEKLY;INTERVAL=2;BYDAY=FR"
+    assert (job.timezone, job.starts_at, job.ends_at) == ("UTC", None, None)
+    assert Job.objects.get(name="until").ends_at == NOW + timedelta(days=3)
+    assert Job.objects.get(name="expires").ends_at == NOW + timedelta(days=1) - MICROSECOND
+    assert call("import", "redbeat").out == "3 same.\n"
+
+
+def test_recurrence_rule_without_a_start_is_refused() -> None:
+    key = save(schedule=rrule("DAILY", NOW, app=app)).key
+    client = get_redis(app)
+    definition = json.loads(client.hget(key, "definition"))
+    del definition["schedule"]["dtstart"]
+    client.hset(key, "definition", json.dumps(definition))
+    assert "dtstart" in found().refused
 
 
 def test_expires_becomes_the_end() -> None:

@@ -97,10 +97,15 @@ def test_each_format_accepts_only_its_json_type(value: Any) -> None:
             assert error.value.code == ("null" if value is None else "invalid")
 
 
-@pytest.mark.parametrize("blank", ["", " "])
-def test_blank_duration_is_refused(blank: str) -> None:
+@pytest.mark.parametrize("text", ["", " ", "10", "1.5", "2,5", "3 10"])
+def test_duration_that_is_blank_or_has_no_unit_is_refused(text: str) -> None:
     with pytest.raises(InvalidField):
-        JOB_FIELDS["jitter"].read(blank)
+        JOB_FIELDS["jitter"].read(text)
+
+
+@pytest.mark.parametrize("text", ["0", "0.0", "00:00:00", "PT0S"])
+def test_duration_of_zero_needs_no_unit(text: str) -> None:
+    assert JOB_FIELDS["jitter"].read(text) == timedelta()
 
 
 def test_text_for_a_person_keeps_all_letters() -> None:

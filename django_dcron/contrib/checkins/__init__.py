@@ -147,7 +147,12 @@ class Sender:
                 atexit.register(self.flush, EXIT_TIMEOUT)
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all check-ins are sent or dropped, at most ``timeout`` seconds."""
+        """Wait until all check-ins are sent or dropped, at most ``timeout`` seconds.
+
+        Returns at once if no thread could be started, because nothing sends the check-ins then.
+        """
+        if self._thread is None:
+            return not self._waiting.unfinished_tasks
         with self._waiting.all_tasks_done:
             return self._waiting.all_tasks_done.wait_for(
                 lambda: not self._waiting.unfinished_tasks, timeout

@@ -188,13 +188,19 @@ def _create_missing_checks(jobs: JobQuerySet, now: datetime) -> None:
 
 
 def _record_success(last_check: AlertCheck, now: datetime) -> bool:
-    """Record a success since the last check. Return whether there was one.
+    """Record a success since the last check, if nothing else records it.
 
-    ``job_alerts`` doesn't record a success if no other counter has changed.
+    Return whether there was one. ``job_alerts`` records a success that ended failures, with its
+    alert, or that came with a change of another counter.
     """
     statistics: Statistics | None = getattr(last_check.job, "statistics", None)
     if statistics is None or statistics.succeeded <= last_check.succeeded:
         return False
+    others = ("failed", "missed", "consecutive_failures")
+    if last_check.unrecovered_failures or any(
+        getattr(statistics, name) != getattr(last_check, name) for name in others
+    ):
+        return True
     success_at = max(last_check.success_at, last_success(statistics, otherwise=now))
     rows = AlertCheck.objects.using(alias_for(AlertCheck)).filter(
         pk=last_check.pk, succeeded=last_check.succeeded

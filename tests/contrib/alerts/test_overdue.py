@@ -7,10 +7,11 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from django_dcron.conf import settings as dcron
 from django_dcron.contrib.alerts import overdue, rules
+from django_dcron.contrib.alerts.job_alerts import check_job_alerts
 from django_dcron.contrib.alerts.outbox import RETENTION
 from django_dcron.contrib.alerts.overdue import OverdueCheck
 from django_dcron.db.now import database_now
-from django_dcron.models import Alert, AlertCheck, Job, Run
+from django_dcron.models import Alert, AlertCheck, Job, Run, Statistics
 from tests.factories import make_idle_job, make_run
 
 pytestmark = pytest.mark.django_db
@@ -89,6 +90,28 @@ def test_reported_silent_jobs_do_not_block_the_detection_of_others(
     for _ in range(6):
         check(detector)
     assert alert_kinds() == ["silent"] * 5
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_success_that_ends_failures_and_a_silence_is_reported(
+    settings: Settings, resumed: bool
+) -> None:
+    """The run succeeds after the check of the counters, and before the check of silent jobs."""
+    settings.DCRON_ALERTS = [*settings.DCRON_ALERTS, {"on": "recovered", "to": ["ops"]}]
+    job, shards = make_idle_job(), range(dcron.SHARDS)
+    check(OverdueCheck())
+    statistics = Statistics.objects.filter(job=job)
+    statistics.update(failed=2, consecutive_failures=2)
+    assert check_job_alerts(shards, "", rules.rules_of_settings(), None)
+    if resumed:
+        statistics.update(consecutive_failures=0)
+        assert check_job_alerts(shards, "", rules.rules_of_settings(), None)
+    make_silent(job, 2 * HOUR)
+    statistics.update(succeeded=1, consecutive_failures=0)
+    for _ in range(2):
+        check(OverdueCheck())
+        assert check_job_alerts(shards, "", rules.rules_of_settings(), None)
+    assert alert_kinds() == ["recovered"]
 
 
 def test_problem_outlasting_its_alert_is_not_reported_again() -> None:

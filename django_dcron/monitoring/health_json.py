@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_dcron.diagnosis import cluster
+from django_dcron.jobs.representation import to_json
 from django_dcron.models import Node
 from django_dcron.policies.health.facts import FreezeFacts
 from django_dcron.policies.health.problems import Issue
@@ -30,7 +31,7 @@ def verdict_as_json(verdict: Verdict) -> dict[str, Any]:
         "unserved": facts.unserved.number,
         "workers": None if facts.workers is None else len(facts.workers),
         "queued": facts.queued,
-        "last_start": facts.last_start.isoformat() if facts.last_start else None,
+        "last_start": to_json(facts.last_start),
         "freezes": [_freeze(freeze) for freeze in facts.freezes],
     }
 
@@ -40,8 +41,8 @@ def _freeze(freeze: FreezeFacts) -> dict[str, Any]:
         "namespace": freeze.namespace,
         "reason": freeze.reason,
         "frozen_by": freeze.frozen_by,
-        "since": freeze.since.isoformat(),
-        "until": freeze.until.isoformat() if freeze.until else None,
+        "since": to_json(freeze.since),
+        "until": to_json(freeze.until),
     }
 
 
@@ -51,7 +52,7 @@ def _problem(issue: Issue) -> dict[str, Any]:
         "severity": issue.severity.value,
         "summary": str(issue.summary),
         "remedy": str(issue.remedy),
-        "since": issue.since.isoformat() if issue.since else None,
+        "since": to_json(issue.since),
         "figures": issue.figures,
     }
 

@@ -122,7 +122,6 @@ class NodeHealth:
 
     def as_json(self) -> dict[str, Any]:
         facts = self.facts
-        unreachable_since = facts.database_unreachable_since
         return {
             "status": self.status.value,
             "reasons": list(self.reasons),
@@ -131,7 +130,7 @@ class NodeHealth:
             "namespace": facts.namespace,
             "version": facts.version,
             "pid": facts.pid,
-            "since": facts.since.isoformat() if facts.since else None,
+            "since": _time(facts.since),
             "shards": facts.shards,
             "leases": facts.leases,
             "agenda": facts.agenda,
@@ -139,15 +138,18 @@ class NodeHealth:
             "tick_age": round(facts.tick_age, 3),
             "heartbeat_age": round(facts.heartbeat_age, 3),
             "hanging": sorted(facts.hanging),
-            "database_unreachable_since": (
-                unreachable_since.isoformat() if unreachable_since else None
-            ),
+            "database_unreachable_since": _time(facts.database_unreachable_since),
             "lock_degraded": facts.lock_degraded,
             "broker_unreachable": facts.broker_unreachable,
             "skew": round(facts.skew, 3),
             "clock_doubt": round(facts.clock_doubt, 3),
-            "written_at": facts.at.isoformat() if facts.at else None,
+            "written_at": _time(facts.at),
         }
+
+
+def _time(at: datetime | None) -> str | None:
+    """Return a time in UTC as ISO 8601, with a ``Z``."""
+    return at.isoformat().replace("+00:00", "Z") if at else None
 
 
 def judge(facts: NodeFacts, grace: float) -> NodeHealth:

@@ -15,7 +15,9 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from pytest_django import Settings
 
-from django_dcron.db.now import UtcNow
+from django_dcron import control
+from django_dcron.db.now import UtcNow, database_now
+from django_dcron.jobs.representation import to_json
 from django_dcron.models import Job, Node
 from django_dcron.monitoring import migration_check, urls, views
 from tests.factories import make_idle_job
@@ -73,6 +75,13 @@ def test_health_of_working_system_is_ok(client: Client) -> None:
     assert (code, content["status"], content["reasons"], content["problems"]) == (200, "ok", [], [])
     assert {name: content[name] for name in NUMBERS} == {"live": 1} | ZERO_COUNTS
     assert (content["workers"], content["queued"], content["last_start"]) == (None, 0, None)
+
+
+def test_times_are_in_utc_with_a_z(client: Client) -> None:
+    freeze = control.freeze("deploy", until=database_now("default") + timedelta(hours=1))
+    (shown,) = health(client)[1]["freezes"]
+    assert (shown["since"], shown["until"]) == (to_json(freeze.since), to_json(freeze.until))
+    assert shown["since"].endswith("Z")
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_health_as_json() -> None:
         "namespace": "billing",
         "version": "0.1.0",
         "pid": 7,
-        "since": "2026-03-01T12:00:00+00:00",
+        "since": "2026-03-01T12:00:00Z",
         "shards": 64,
         "leases": 60,
         "agenda": 3,
@@ -170,12 +170,12 @@ def test_health_as_json() -> None:
         "tick_age": 0.4,
         "heartbeat_age": 1.5,
         "hanging": ["tick"],
-        "database_unreachable_since": "2026-03-01T12:00:00+00:00",
+        "database_unreachable_since": "2026-03-01T12:00:00Z",
         "lock_degraded": False,
         "broker_unreachable": False,
         "skew": 0.01,
         "clock_doubt": 0.0,
-        "written_at": "2026-03-01T12:00:00+00:00",
+        "written_at": "2026-03-01T12:00:00Z",
     }
 
 

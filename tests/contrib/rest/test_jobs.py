@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from django_dcron import control
 from django_dcron.contrib.rest.concurrency import check_match
@@ -16,6 +17,7 @@ from django_dcron.contrib.rest.jobs import viewset
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.jobs.cursors import disable_exhausted
+from django_dcron.jobs.representation import to_json
 from django_dcron.models import Calendar, Cursor, Job, Run, Statistics
 from tests.admin.conftest import as_rendered, errors
 from tests.contrib.rest.conftest import Api, problem
@@ -382,10 +384,12 @@ def test_deleting_a_job_keeps_its_runs_unless_they_are_erased(api: Api, erase: b
     assert {*Run.objects.all()} == ({kept} if erase else {kept, run})
     problem(api.get(_address(job)), 404)
     problem(api.delete(_address(job), if_match="*"), 404)
-    for found in api.get(f"runs/?job={job.pk}").json()["results"]:
+    with timezone.override("Europe/Berlin"):  # times are in UTC all the same
+        results = api.get(f"runs/?job={job.pk}").json()["results"]
+    for found in results:
         assert (found["id"], found["state"]) == (str(run.pk), "cancelled")
         assert found["job"]["name"].endswith(f"(deleted {job.pk})")
-        assert found["job"]["deleted_at"] is not None
+        assert found["job"]["deleted_at"] == to_json(Job.with_deleted.get(pk=job.pk).deleted_at)
 
 
 # --- list -----------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class RunJobSerializer(AnySerializer):
     id = serializers.IntegerField(read_only=True)
     namespace = serializers.CharField(read_only=True)
     name = serializers.CharField(read_only=True)
-    deleted_at = serializers.DateTimeField(
+    deleted_at = fields.UtcTimeField(
         read_only=True, allow_null=True, help_text="Null unless the job was deleted."
     )
 

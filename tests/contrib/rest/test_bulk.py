@@ -326,6 +326,42 @@ def test_trigger_of_many_jobs_is_repeated_safely(api: Api, shop: dict[str, Job])
     made = [
         api.post("jobs/bulk/trigger/", body, idempotency_key="release-1").json() for _ in range(2)
     ]
+def test_cancelling_continues_with_a_job_that_no_longer_runs(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page ends within a job, whose running run stops before the next request."""
+    monkeypatch.setattr(cancelling, "MAX_RUNS", 2)
+    one, two, idle = (make_idle_job() for _ in range(3))
+    states = [(one, "running"), (two, "running"), *[(one, "queued"), (two, "queued")] * 2]
+    for number, (job, state) in enumerate([*states, (idle, "queued")]):
+        make_run(job, state, id=UUID(int=number))
+    body: dict[str, Any] = {"jobs": {"state": "running"}}
+    pages = []
+    while not pages or pages[-1]["next"]:
+        pages.append(api.post("runs/bulk/cancel/", body).json())
+        Run.objects.filter(state="running", cancel_requested_at__isnull=False).update(
+            state="cancelled"
+        )
+        body["after"] = pages[-1]["next"]
+    assert [len(page["results"]) for page in pages] == [2, 2, 2]
+    assert Run.objects.exclude(state="cancelled").get().job == idle
+
+
+def test_run_to_continue_after_must_exist(api: Api, shop: dict[str, Job]) -> None:
+    body = {"jobs": {"all": True}, "after": str(uuid4())}
+    assert [*problem(api.post("runs/bulk/cancel/", body), 400)["errors"]] == ["after"]
+    assert not Run.objects.filter(state="cancelled").exists()
+
+
+@pytest.mark.parametrize("path", ["jobs/bulk/pause/", "jobs/bulk/trigger/", "runs/bulk/cancel/"])
+def test_ids_and_a_place_to_continue_are_refused_together(api: Api, path: str) -> None:
+    run = make_run(make_idle_job())
+    body = {"ids": [str(run.pk)], "after": str(run.pk)}
+    if path.startswith("jobs/"):
+        body = {"ids": [run.job_id], "after": run.job_id}
+    assert [*problem(api.post(path, body), 400)["errors"]] == ["after"]
+
+
     assert made[0] == made[1]
     assert api.get(made[0]["results"][0]["url"]).json()["trigger"] == "manual"
     other = api.post(

@@ -16,6 +16,7 @@ from typing import Any
 
 from django.utils import translation
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
@@ -45,6 +46,7 @@ MAX_WILDCARDS = 2
 The time to match a name grows with its length to the power of this number.
 """
 LONGEST_PATTERN = 190
+AFTER_WITH_IDS = gettext_lazy("Send either ids or after. A request with ids is never continued.")
 
 ReasonsById = dict[int, str]
 """Why jobs aren't changed, by job id."""
@@ -118,8 +120,14 @@ class SelectedJobsSerializer(JobFilterSerializer):
         required=False,
         min_value=0,
         max_value=LARGEST_KEY,
-        help_text=f"If more than {MAX_JOBS} jobs match: `next` of the previous response.",
+        help_text=f"If more than {MAX_JOBS} jobs match: `next` of the previous response. Not with "
+        "ids.",
     )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "ids" in attrs and "after" in attrs:
+            raise ValidationError({"after": [AFTER_WITH_IDS]})
+        return super().validate(attrs)
 
 
 @dataclass(frozen=True, slots=True)

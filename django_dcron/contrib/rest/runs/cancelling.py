@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
@@ -12,7 +13,11 @@ from rest_framework.exceptions import ValidationError
 from django_dcron import control
 from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.base_serializers import AnySerializer
-from django_dcron.contrib.rest.jobs.selecting import JobFilterSerializer, matching_jobs
+from django_dcron.contrib.rest.jobs.selecting import (
+    AFTER_WITH_IDS,
+    JobFilterSerializer,
+    matching_jobs,
+)
 from django_dcron.contrib.rest.runs.serializers import CancelSerializer
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.jobs.batching import refusal_text
@@ -40,12 +45,14 @@ class CancelManySerializer(CancelSerializer):
     after = fields.StrictUuidField(
         required=False,
         help_text=f"If the jobs have more than {MAX_RUNS} unfinished runs: `next` of the "
-        "previous response.",
+        "previous response. Not with ids.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if ("ids" in attrs) == ("jobs" in attrs):
             raise ValidationError(_("Send either ids or jobs."))
+        if "ids" in attrs and "after" in attrs:
+            raise ValidationError({"after": [AFTER_WITH_IDS]})
         return attrs
 
 
@@ -80,7 +87,7 @@ class CancelledRunsSerializer(AnySerializer):
 def cancel_runs(values: dict[str, Any], scope: Scope, reason: str) -> dict[str, Any]:
     """Cancel the visible runs of a request and return the response."""
     missing: list[UUID] = []
-    runs, next_after = [], None
+    next_after = None
     if "ids" in values:
         found = scope.runs.select_related("job").in_bulk(values["ids"])
         ids = list(dict.fromkeys(values["ids"]))
@@ -105,7 +112,11 @@ def cancel_runs(values: dict[str, Any], scope: Scope, reason: str) -> dict[str, 
 
 
 def _unfinished_runs(values: dict[str, Any], scope: Scope) -> list[Run]:
-    """Return the unfinished runs of the selected jobs, at most ``MAX_RUNS`` + 1."""
+    """Return the unfinished runs of the selected jobs, job by job, at most ``MAX_RUNS`` + 1.
+
+    With ``after``, the rest of that run's job comes first. Cancelling the others may have changed
+    the job's state, so the filter by state doesn't apply to it.
+    """
     chosen = values["jobs"]
     if "ids" in chosen:
         visible = {*matching_jobs(chosen, scope).values_list("pk", flat=True)}
@@ -113,7 +124,15 @@ def _unfinished_runs(values: dict[str, Any], scope: Scope) -> list[Run]:
             message = _("There is no job with the id %(id)s.")
             raise ValidationError({"jobs": [message % {"id": pk} for pk in dict.fromkeys(unknown)]})
     jobs = matching_jobs(chosen, scope).using(None).values("pk")
-    runs = scope.runs.filter(job__in=jobs, state__in=UNFINISHED).select_related("job")
+    runs = scope.runs.filter(state__in=UNFINISHED).select_related("job")
     if "after" in values:
-        runs = runs.filter(pk__gt=values["after"])
-    return list(runs.order_by("pk")[: MAX_RUNS + 1])
+        job_id = scope.runs.filter(pk=values["after"]).values_list("job", flat=True).first()
+        if job_id is None:
+            raise ValidationError({"after": [_("There is no run with this id.")]})
+        in_any_state = {name: value for name, value in chosen.items() if name != "state"}
+        begun = matching_jobs(in_any_state, scope).using(None).filter(pk=job_id).values("pk")
+        rest = Q(job__in=begun, pk__gt=values["after"])
+        runs = runs.filter(rest | Q(job__in=jobs.filter(pk__gt=job_id)))
+    else:
+        runs = runs.filter(job__in=jobs)
+    return list(runs.order_by("job_id", "pk")[: MAX_RUNS + 1])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.http import QueryDict
 from django.utils import translation
@@ -13,6 +15,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail
 
 from django_dcron.contrib.rest import fields
+from django_dcron.contrib.rest.problems import by_fields
 from django_dcron.jobs.representation import FIELDS, unknown_field
 
 if TYPE_CHECKING:
@@ -108,7 +111,44 @@ class StrictModelSerializer(StrictSerializer, AnyModelSerializer):
 
 
 class DocumentSerializer(StrictModelSerializer):
-    """A job, calendar or limit, represented as in exports (``jobs.representation``)."""
+    """A job, calendar or limit, represented as in exports (``jobs.representation``).
+
+    If a field has the wrong type, the response also has the model's errors about the other fields.
+    """
+
+    def to_internal_value(self, data: Any) -> Any:
+        errors = self.other_errors(data)
+        try:
+            values = super().to_internal_value(data)
+        except serializers.ValidationError as error:
+            detail: Any = error.detail
+            errors |= detail
+        if errors:
+            raise serializers.ValidationError(errors | self._model_errors(data, errors))
+        return values
+
+    def other_errors(self, data: Any) -> dict[str, Any]:
+        """Return errors by field that don't concern a value's type."""
+        return {}
+
+    def _model_errors(self, data: Any, errors: Mapping[str, Any]) -> Any:
+        """Return the model's errors about the fields that aren't in ``errors``."""
+        if not isinstance(data, Mapping):
+            return {}
+        blank: Any = self.Meta.model()
+        row = copy.copy(self.instance or blank)
+        field: Any
+        for field in self._writable_fields:
+            if field.field_name in data and field.field_name not in errors:
+                setattr(row, field.source, field.run_validation(data[field.field_name]))
+            elif not self.partial:
+                setattr(row, field.source, getattr(blank, field.source))
+        fixed = {name for name, field in self.fields.items() if field.read_only}
+        try:
+            row.clean_fields(exclude={*errors} | fixed)
+        except ValidationError as error:
+            return by_fields(error).detail
+        return {}
 
     def to_representation(self, instance: Any) -> dict[str, Any]:
         represented = FIELDS[type(instance)].items()

@@ -55,12 +55,12 @@ class NamedRowQuery(PageQuery):
 class ContentSerializer(DocumentSerializer):
     """A change of a row. The name is set once, at creation."""
 
-    def to_internal_value(self, data: Any) -> Any:
+    def other_errors(self, data: Any) -> dict[str, Any]:
         """Accept the unchanged name, so that a client can send back what it has read."""
         name = self.instance.name if self.instance else None
         if isinstance(data, Mapping) and data.get("name", name) != name:
-            raise serializers.ValidationError({"name": [_("The name can't be changed.")]})
-        return super().to_internal_value(data)
+            return {"name": [_("The name can't be changed.")]}
+        return {}
 
 
 def writable_fields(model: type[Calendar | Limit]) -> tuple[str, ...]:

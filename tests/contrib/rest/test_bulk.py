@@ -67,6 +67,10 @@ def test_fields_of_all_jobs_are_changed(api: Api) -> None:
     [
         ([item("a"), item("b", schedule="61 3 * * *")], {"jobs.1.schedule"}),
         ([item("a", timeout=5), {"name": "b"}], {"jobs.0.timeout", "jobs.1.target"}),
+        (
+            [item("a", timeout=5, timezone="x"), item("b", schedule="61 3 * * *"), item("c")],
+            {"jobs.0.timeout", "jobs.0.timezone", "jobs.1.schedule"},
+        ),
         ([item("taken"), item("a"), item("a")], {"jobs.0.non_field_errors", "jobs.2"}),
         ([item("a", after={"nobody": "ended"})], {"jobs.0.after"}),
         ([item("a", colour="red")], {"jobs.0.colour"}),
@@ -209,6 +213,9 @@ def test_change_must_name_the_job_and_its_version(api: Api) -> None:
     job = make_idle_job()
     found = problem(change(api, {"id": job.pk}, {"version": 1}, {"id": "x", "version": 1}), 400)
     assert {*found["errors"]} == {"jobs.0.version", "jobs.1.id", "jobs.2.id"}
+    bad = {"id": job.pk, "version": 1, "schedule": "61 3 * * *"}
+    found = problem(change(api, {"id": job.pk}, bad), 400)
+    assert {*found["errors"]} == {"jobs.0.version", "jobs.1.schedule"}
     found = problem(change(api, {"id": job.pk + 1, "version": 1}), 400)
     assert {*found["errors"]} == {"jobs.0.id"}
 
@@ -319,13 +326,6 @@ def test_requests_after_the_first_continue_where_it_ended(
     assert Run.objects.filter(state="cancelled").count() == 4
 
 
-def test_trigger_of_many_jobs_is_repeated_safely(api: Api, shop: dict[str, Job]) -> None:
-    broken = shop["other"]
-    Job.objects.filter(pk=broken.pk).update(target="nobody.has.this")
-    body = {"namespace": "shop"}
-    made = [
-        api.post("jobs/bulk/trigger/", body, idempotency_key="release-1").json() for _ in range(2)
-    ]
 def test_cancelling_continues_with_a_job_that_no_longer_runs(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +362,13 @@ def test_ids_and_a_place_to_continue_are_refused_together(api: Api, path: str) -
     assert [*problem(api.post(path, body), 400)["errors"]] == ["after"]
 
 
+def test_trigger_of_many_jobs_is_repeated_safely(api: Api, shop: dict[str, Job]) -> None:
+    broken = shop["other"]
+    Job.objects.filter(pk=broken.pk).update(target="nobody.has.this")
+    body = {"namespace": "shop"}
+    made = [
+        api.post("jobs/bulk/trigger/", body, idempotency_key="release-1").json() for _ in range(2)
+    ]
     assert made[0] == made[1]
     assert api.get(made[0]["results"][0]["url"]).json()["trigger"] == "manual"
     other = api.post(

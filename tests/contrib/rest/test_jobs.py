@@ -333,6 +333,26 @@ def test_refused_change_writes_nothing(api: Api) -> None:
     assert Job.objects.values_list("description", "version").get() == ("", 1)
 
 
+@pytest.mark.parametrize(
+    ("method", "body", "invalid"),
+    [
+        ("PATCH", {"timeout": 5, "enabled": True}, {"timeout", "ends_at"}),
+        ("PATCH", {"timeout": 5, "schedule": "nonsense", "colour": "red"}, {"schedule", "colour"}),
+        ("PUT", JOB | {"timeout": 5}, set()),
+        ("PUT", {"timeout": 5, "queue": "a b"}, {"name", "target", "schedule", "queue"}),
+        ("PUT", [], {"non_field_errors"}),
+    ],
+)
+def test_wrong_types_and_other_errors_are_reported_at_once(
+    api: Api, method: str, body: Any, invalid: set[str]
+) -> None:
+    """A field that a replacement omits gets its default, so its stored value is no error."""
+    job = make_idle_job(enabled=False, ends_at=datetime(2020, 1, 1, tzinfo=UTC))
+    wrong = {"timeout"} if "timeout" in body else set()
+    refused = problem(api.send(method, _address(job), body, if_match="*"), 400)
+    assert {*refused["errors"]} == wrong | invalid
+
+
 def test_enabling_a_job_clears_its_pause(api: Api) -> None:
     job = make_idle_job()
     control.pause(job, "deploy", database_now("default") + timedelta(hours=1))

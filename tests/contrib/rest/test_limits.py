@@ -61,6 +61,14 @@ def test_limit_is_created_changed_and_deleted(api: Api) -> None:
     assert actions == ["create", "change", "change", "change", "delete"]
 
 
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_all_errors_of_a_change_are_reported_at_once(method: str, api: Api) -> None:
+    make_limit()
+    body = {"name": "other", "colour": "red", "description": 5, "key": "customer:{kwargs[id]"}
+    refused = problem(api.send(method, PATH, body, if_match="*"), 400)
+    assert {*refused["errors"]} == {*body}
+
+
 @pytest.mark.parametrize(
     ("field", "sent"),
     [

@@ -113,32 +113,31 @@ class JobListSerializer(StrictSerializer):
 def read_new_jobs(items: Sequence[Any], scope: Scope) -> list[JobEdit]:
     """Return the jobs to create. Raises ``ValidationError`` by path."""
     serializer = JobSerializer(context={"scope": scope})
-    edits: list[JobEdit] = []
+    edits: dict[int, JobEdit] = {}
     errors: Errors = {}
     for position, item in enumerate(items):
         try:
-            edits.append(JobEdit(Job(**serializer.run_validation(item))))
+            edits[position] = JobEdit(Job(**serializer.run_validation(item)))
         except serializers.ValidationError as error:
             errors |= _at(position, error.detail)
-    _raise_if(errors)
-    return edits
+    _raise_if(errors, edits)
+    return [*edits.values()]
 
 
 def read_changed_jobs(items: Sequence[Any], scope: Scope) -> list[JobEdit]:
     """Return the jobs to change. Raises ``ValidationError`` by path."""
     reference = ReferenceSerializer()
     serializer = ChangedJobSerializer(context={"scope": scope}, partial=True)
-    references: list[dict[str, int]] = []
+    references: dict[int, dict[str, int]] = {}
     errors: Errors = {}
     for position, item in enumerate(items):
         try:
-            references.append(reference.run_validation(item))
+            references[position] = reference.run_validation(item)
         except serializers.ValidationError as error:
             errors |= _at(position, error.detail)
-    _raise_if(errors)
-    rows = scope.jobs.in_bulk([read["id"] for read in references])
-    edits: list[JobEdit] = []
-    for position, (item, read) in enumerate(zip(items, references, strict=True)):
+    rows = scope.jobs.in_bulk([read["id"] for read in references.values()])
+    edits: dict[int, JobEdit] = {}
+    for position, read in references.items():
         row = rows.get(read["id"])
         if row is None:
             errors |= _at(position, {"id": [_("There is no job with this id.")]})
@@ -146,16 +145,16 @@ def read_changed_jobs(items: Sequence[Any], scope: Scope) -> list[JobEdit]:
         job = copy.copy(row)  # the list may name a job twice
         serializer.instance = job
         try:
-            values = serializer.run_validation(item)
+            values = serializer.run_validation(items[position])
         except serializers.ValidationError as error:
             errors |= _at(position, error.detail)
             continue
         for name, value in values.items():
             if name not in ("id", "version"):
                 setattr(job, name, value)
-        edits.append(JobEdit(job, row, read["version"]))
-    _raise_if(errors)
-    return edits
+        edits[position] = JobEdit(job, row, read["version"])
+    _raise_if(errors, edits)
+    return [*edits.values()]
 
 
 def save_edits(edits: Sequence[JobEdit], scope: Scope) -> list[Job]:
@@ -218,6 +217,16 @@ def _at(position: int, detail: Any) -> Errors:
     return {f"jobs.{position}.{name}": messages for name, messages in detail.items()}
 
 
-def _raise_if(errors: Errors) -> None:
-    if errors:
-        raise serializers.ValidationError(errors)
+def _raise_if(errors: Errors, edits: Mapping[int, JobEdit] | None = None) -> None:
+    """Raise ``ValidationError`` if there are errors, also with those of the fields of ``edits``."""
+    if not errors:
+        return
+    for position, edit in (edits or {}).items():
+        try:
+            # The serializer has found the calendar and the limit.
+            edit.job.clean_fields(
+                known_calendars=[edit.job.calendar_id or ""], known_limits=[edit.job.limit_id or ""]
+            )
+        except ValidationError as error:
+            errors = errors | _at(position, by_fields(error).detail)
+    raise serializers.ValidationError(errors)

@@ -11,7 +11,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Run
 from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
 from django_dcron.policies.slots import Slot
-from django_dcron.targets.shadow import PREFIX
+from django_dcron.targets.shadow import PREFIX, is_shadow
 
 CAUTIONS = {
     OverlapPolicy.SKIP: gettext_lazy(
@@ -44,7 +44,7 @@ def start_cautions(jobs: Sequence[Job]) -> dict[int, str]:
 
 def shadow_caution(job: Job) -> str:
     """Return that runs of the job execute nothing; empty if the job isn't a shadow."""
-    if not job.target.startswith(PREFIX):
+    if not is_shadow(job.target):
         return ""
     return _("The job is a shadow. The run is recorded, but %(target)s isn't executed.") % {
         "target": job.target.removeprefix(PREFIX)

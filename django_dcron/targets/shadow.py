@@ -16,6 +16,10 @@ NOT_EXECUTED = "shadow: not executed"
 """The reason of the runs of a shadow that succeeded."""
 
 
+def is_shadow(target: str) -> bool:
+    return target.startswith(PREFIX)
+
+
 class ShadowTarget(Target):
     """Accepts the arguments of its target, uses the same queue, and does nothing."""
 

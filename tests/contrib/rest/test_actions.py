@@ -109,6 +109,18 @@ def test_trigger_creates_a_run_and_returns_its_url(api: Api) -> None:
     assert api.get(response["Location"]).json()["args"] == [1]
 
 
+@pytest.mark.parametrize("shadow", [True, False])
+def test_response_tells_whether_the_target_is_executed(api: Api, shadow: bool) -> None:
+    job = make_idle_job(target="shadow:tests.app.tasks.ok" if shadow else "tests.app.tasks.ok")
+    ended = make_run(job, "succeeded")
+    made = [
+        _trigger(api, job).json(),
+        *api.post("jobs/bulk/trigger/", {"ids": [job.pk]}).json()["results"],
+        api.post(f"runs/{ended.pk}/rerun/").json(),
+    ]
+    assert [each["shadow"] for each in made] == [shadow] * 3
+
+
 def test_trigger_without_body_uses_the_arguments_of_the_job(api: Api) -> None:
     job = make_idle_job(target="tests.app.tasks.echo", args=[7])
 

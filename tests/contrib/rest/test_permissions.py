@@ -334,7 +334,7 @@ def test_trigger_response_reveals_no_run_details_without_view_run(api_with: ApiW
     )
 
     assert response.status_code == 200
-    assert {*response.json()} == {"id", "job", "scheduled_at", "url"}
+    assert {*response.json()} == {"id", "job", "scheduled_at", "url", "shadow"}
 
 
 class WithSecondFactor(BasePermission):

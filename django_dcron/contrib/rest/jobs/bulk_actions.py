@@ -97,14 +97,14 @@ def trigger_jobs(
     """
     results = control.trigger_many(selected.rows, args=args, kwargs=kwargs, idempotency_key=key)
     errors: dict[int, Exception] = {}
-    runs: list[Run] = []
+    receipts: list[dict[str, Any]] = []
     for job, result in zip(selected.rows, results, strict=True):
         if isinstance(result, Exception):
             errors[job.pk] = result
         else:
-            runs.append(result)
+            receipts.append(receipt(result, job, url_of(result)))
     return {
-        "results": [receipt(run, url_of(run)) for run in runs],
+        "results": receipts,
         "refused": _refused(selected, errors),
         "next": selected.next_after,
     }

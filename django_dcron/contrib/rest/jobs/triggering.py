@@ -23,6 +23,7 @@ from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.jobs.locking import lock_jobs
 from django_dcron.jobs.manual_runs import LONGEST_KEY
 from django_dcron.models import Job, Run
+from django_dcron.targets.shadow import is_shadow
 
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
@@ -37,6 +38,8 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 OTHER_ARGUMENTS = (
     "Arguments that differ from the job's require the permission run_job_with_arguments."
 )
+
+SHADOW_HELP = "Whether the job is a shadow: the run is recorded, but its target isn't executed."
 
 
 class TriggerSerializer(StrictSerializer):
@@ -55,6 +58,7 @@ class ReceiptSerializer(AnySerializer):
     job = serializers.IntegerField(source="job_id", read_only=True)
     scheduled_at = fields.UtcTimeField(read_only=True)
     url = serializers.CharField(read_only=True)
+    shadow = serializers.BooleanField(read_only=True, help_text=SHADOW_HELP)
 
 
 def idempotency_key(request: Request) -> str | None:
@@ -70,9 +74,15 @@ def idempotency_key(request: Request) -> str | None:
     return key
 
 
-def receipt(run: Run, url: str) -> dict[str, Any]:
+def receipt(run: Run, job: Job, url: str) -> dict[str, Any]:
     """Return the values of ``ReceiptSerializer``."""
-    return {"id": run.pk, "job_id": run.job_id, "scheduled_at": run.scheduled_at, "url": url}
+    return {
+        "id": run.pk,
+        "job_id": job.pk,
+        "scheduled_at": run.scheduled_at,
+        "url": url,
+        "shadow": is_shadow(job.target),
+    }
 
 
 class TriggeredRun(NamedTuple):

@@ -216,7 +216,7 @@ class JobViewSet(BulkJobViewSet):
         else:
             triggered = trigger_once(job, args, kwargs, key)
         url = row_url(request, "run", triggered.run.pk)
-        data = ReceiptSerializer(receipt(triggered.run, url)).data
+        data = ReceiptSerializer(receipt(triggered.run, job, url)).data
         if triggered.is_new:
             return Response(data, status=201, headers={"Location": url})
         return Response(data)

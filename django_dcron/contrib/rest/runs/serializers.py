@@ -17,11 +17,13 @@ from django_dcron.contrib.rest.base_serializers import (
     StrictModelSerializer,
     StrictSerializer,
 )
+from django_dcron.contrib.rest.jobs.triggering import SHADOW_HELP
 from django_dcron.diagnosis.definitions import definition_document
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.action_texts import LONGEST_REASON
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Outcome, State, Trigger
+from django_dcron.targets.shadow import is_shadow
 
 LIST_FIELDS = (
     "id",
@@ -69,6 +71,19 @@ class RunSerializer(StrictModelSerializer):
         model = Run
         fields: tuple[str, ...] = LIST_FIELDS
         read_only_fields: tuple[str, ...] = LIST_FIELDS
+
+
+class RerunSerializer(RunSerializer):
+    """The new run of a rerun."""
+
+    shadow = serializers.SerializerMethodField(help_text=SHADOW_HELP)
+
+    class Meta(RunSerializer.Meta):
+        fields = (*LIST_FIELDS, "shadow")
+        read_only_fields = fields
+
+    def get_shadow(self, run: Run) -> bool:
+        return is_shadow(run.job.target)
 
 
 class RunPageSerializer(AnySerializer):

@@ -23,6 +23,7 @@ from django_dcron.contrib.rest.runs.listing import RunQuery
 from django_dcron.contrib.rest.runs.serializers import (
     CancelSerializer,
     LogQuery,
+    RerunSerializer,
     RunDetailSerializer,
     RunPageSerializer,
     RunSerializer,
@@ -144,7 +145,7 @@ class RunViewSet(BaseViewSet):
     @operation(
         "rerun_run",
         "Run a finished run again, as a new run",
-        {201: RunSerializer()},
+        {201: RerunSerializer()},
         permissions=("view_run", "rerun_run"),
         body=EmptySerializer(),
         headers=(LOCATION,),
@@ -160,7 +161,7 @@ class RunViewSet(BaseViewSet):
         if run.has_other_arguments:
             require_other_arguments(request)
         created = control.rerun(run)
-        data: dict[str, Any] = RunSerializer(created).data
+        data: dict[str, Any] = RerunSerializer(created).data
         headers = {"Location": row_url(request, "run", created.pk)}
         return Response(data, status=201, headers=headers)
 

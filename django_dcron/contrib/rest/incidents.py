@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import QuerySet
@@ -107,7 +108,7 @@ class IncidentViewSet(BaseViewSet):
         after = read_cursor(query["cursor"], ORDER, Incident) if "cursor" in query else None
         rows = self._visible().filter(**filters)
         page = page_of(rows, ORDER, limit=query["limit"], after=after)
-        results = [self._shown(incident) for incident in page.rows]
+        results = self._shown(page.rows)
         return Response({"next": next_url(request, page, ORDER), "results": results})
 
     @operation(
@@ -117,7 +118,7 @@ class IncidentViewSet(BaseViewSet):
         permissions=("view_incident",),
     )
     def retrieve(self, request: Request, incident_id: str) -> Response:
-        return Response(self._shown(self._incident(incident_id)))
+        return Response(self._shown([self._incident(incident_id)])[0])
 
     @action(detail=True, methods=["post"])
     @operation(
@@ -137,16 +138,19 @@ class IncidentViewSet(BaseViewSet):
             by=request.user.get_username(),
             note=values["note"],
         )
-        return Response(self._shown(changed))
+        return Response(self._shown([changed])[0])
 
-    def _shown(self, incident: Incident) -> dict[str, Any]:
-        """Return the incident without the id of a run that the request may not see."""
-        shown: dict[str, Any] = IncidentSerializer(incident).data
-        run_id = incident.last_run
-        if run_id is None or not self.scope.narrows(Run):
-            return shown
-        is_visible = self.scope.runs.filter(pk=run_id).exists()
-        return shown if is_visible else {**shown, "last_run": None}
+    def _shown(self, incidents: Sequence[Incident]) -> list[dict[str, Any]]:
+        """Return the incidents without the ids of runs that the request may not see."""
+        serialized: Any = IncidentSerializer(incidents, many=True).data
+        shown: list[dict[str, Any]] = serialized
+        if self.scope.narrows(Run):
+            run_ids = [incident.last_run for incident in incidents if incident.last_run]
+            visible = {*self.scope.runs.filter(pk__in=run_ids).values_list("pk", flat=True)}
+            for row, incident in zip(shown, incidents, strict=True):
+                if incident.last_run not in visible:
+                    row["last_run"] = None
+        return shown
 
     def _visible(self) -> QuerySet[Incident]:
         rows = Incident.objects.using(alias_for(Incident)).select_related("job")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.checks import run_checks
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import QuerySet
+from django.test.utils import CaptureQueriesContext
 
-from django_dcron.models import Calendar, Job, Limit, Node, Run
+from django_dcron.db.now import database_now
+from django_dcron.models import Calendar, Incident, Job, Limit, Node, Run
 from tests.admin.conftest import counted_writes
 from tests.contrib.rest.conftest import Api, problem
 from tests.contrib.rest.test_permissions import REQUESTS
@@ -130,6 +133,20 @@ def test_pagination_covers_own_rows_only(world: World, api: Api) -> None:
         path = page["next"]
 
     assert found == ["mine-job"] * 3
+
+
+def test_list_of_many_incidents_needs_no_more_queries(world: World, api: Api) -> None:
+    now, counts = database_now("default"), []
+    seen = {"job": world.mine.job, "first_seen_at": now, "last_seen_at": now}
+    for number in range(3):
+        run_id = uuid4() if number == 1 else world.mine.ended.pk  # the first one was deleted
+        Incident.objects.create(fingerprint=f"new-{number}", last_run=run_id, **seen)
+        with CaptureQueriesContext(connection) as queries:
+            results = api.get("incidents/").json()["results"]
+        counts.append(len(queries))
+    assert len({*counts}) == 1
+    shown = [row["last_run"] for row in results[:3]]
+    assert shown == [str(world.mine.ended.pk), None, str(world.mine.ended.pk)]
 
 
 def test_saving_a_row_outside_of_the_queryset_is_refused(world: World, api: Api) -> None:

@@ -135,11 +135,10 @@ class Schema(AutoSchema):
         return found
 
     def _error_responses(self, generated: Any) -> dict[int, str]:
-        statuses = {401, 403, 429}
+        statuses = {400, 401, 403, 429}
         locations = {parameter["in"] for parameter in generated.get("parameters", ())}
         statuses |= {404} if "path" in locations else set()
-        statuses |= {400} if locations & {"query", "header"} else set()
-        statuses |= {400, 413, 415} if "requestBody" in generated else set()
+        statuses |= {413, 415} if "requestBody" in generated else set()
         return {status: ERROR_RESPONSES[status] for status in statuses} | dict(
             self._operation.error_responses
         )

@@ -21,6 +21,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSetMixin
 
 from django_dcron.contrib.rest import problems
+from django_dcron.contrib.rest.base_serializers import EmptySerializer
 from django_dcron.contrib.rest.parsing import Parser
 from django_dcron.contrib.rest.permissions import HasPermissions, project_permissions
 from django_dcron.contrib.rest.rendering import OneFormat, Renderer
@@ -90,6 +91,11 @@ class BaseViewSet(ViewSetMixin, BaseView):
     def operation(self) -> Operation | None:
         found: Operation | None = getattr(getattr(self, self.action or "", None), "operation", None)
         return found
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if self.operation is not None and self.operation.query is None:
+            self.validate(EmptySerializer, request.query_params)
 
     def validate(self, serializer_class: type[Serializer[Any]], data: Any) -> dict[str, Any]:
         """Return the validated data of a request. Raises ``ValidationError`` by field."""

@@ -58,6 +58,28 @@ def test_length_limit_includes_surrounding_spaces(api: Api) -> None:
     assert {*refused["errors"]} == {"reason"}
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "stats/"),
+        ("HEAD", "jobs/{job}/"),
+        ("POST", "jobs/{job}/pause/"),
+        ("POST", "jobs/bulk/pause/"),
+        ("DELETE", "calendars/none/"),
+    ],
+)
+def test_unknown_parameter_is_refused_by_operations_without_parameters(
+    method: str, path: str, api: Api
+) -> None:
+    job = make_idle_job()
+    body = {"ids": [job.pk]} if "bulk" in path else None
+    response = api.send(method, f"{path.format(job=job.pk)}?until=2150-01-01T00:00:00Z", body)
+    assert response.status_code == 400
+    if method != "HEAD":
+        assert [*problem(response, 400)["errors"]] == ["until"]
+    assert Job.objects.get().enabled
+
+
 def test_problem_without_fields_has_no_errors_member(api: Api) -> None:
     assert problem(api.get("jobs/1/"), 404) == {
         "type": "about:blank",

@@ -20,11 +20,10 @@ def database_name(using: str) -> str:
     """
     connection = connections[using]
     settings = connection.settings_dict
+    # The name is empty if a PostgreSQL service defines it.
+    name = f" {settings['NAME']}" if settings["NAME"] else ""
     address = ":".join(str(settings[part]) for part in ("HOST", "PORT") if settings.get(part))
-    return (
-        f"database {using} ({connection.vendor} "
-        f"{settings['NAME']}{' on ' if address else ''}{address})"
-    )
+    return f"database {using} ({connection.vendor}{name}{' on ' if address else ''}{address})"
 
 
 def lacks_table(model: type[models.Model], using: str) -> bool:

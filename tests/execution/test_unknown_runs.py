@@ -95,6 +95,14 @@ def test_database_name_contains_no_credentials(monkeypatch: pytest.MonkeyPatch) 
     assert database_name("default") == f"database default ({connection.vendor} shop on db1:5432)"
 
 
+def test_database_name_omits_what_a_postgresql_service_defines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("NAME", "HOST", "PORT"):
+        monkeypatch.setitem(connection.settings_dict, name, "")
+    assert database_name("default") == f"database default ({connection.vendor})"
+
+
 @pytest.mark.django_db
 def test_run_is_unknown_if_the_database_lacks_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not lacks_table(Run, "default")

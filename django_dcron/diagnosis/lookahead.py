@@ -26,7 +26,7 @@ from django_dcron.schedules.clock_changes import ClockChange, Effect, clock_chan
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.rule_text import MACROS
 from django_dcron.schedules.schedule import Schedule, has_hash, parse_schedule
-from django_dcron.schedules.timetable import MICROSECOND, Timetable
+from django_dcron.schedules.timetable import END, MICROSECOND, Timetable
 from django_dcron.utils.messages import TranslatableText
 
 OCCURRENCES = 10
@@ -174,7 +174,7 @@ def _cautions(
     if not occurrences:
         yield Caution(CautionCode.NEVER_FIRES, _("The schedule has no further occurrence."))
         return
-    if len(occurrences) < count and schedule.at is None:
+    if len(occurrences) < count and schedule.at is None and _ends_after(occurrences[-1], timetable):
         left = len(occurrences)
         text = ngettext(
             "The schedule ends soon: %(left)d occurrence left.",
@@ -194,6 +194,15 @@ def _cautions(
     yield from _frequent(schedule, occurrences)
     yield from _clock_changes(timetable, occurrences[0].at)
     yield from _crowded_minute(job, schedule, occurrences[0], scope)
+
+
+def _ends_after(last: Occurrence, timetable: Timetable) -> bool:
+    """Return whether the schedule ends with ``last``.
+
+    It doesn't end if it has occurrences that lie beyond the supported dates.
+    """
+    following = timetable.schedule.next_after(last.at)
+    return following is None or following < END
 
 
 def _frequent(schedule: Schedule, occurrences: tuple[Occurrence, ...]) -> Iterator[Caution]:

@@ -97,6 +97,9 @@ def test_near_end_warns_with_remaining_occurrences() -> None:
     assert [" 1 occurrence " in message for message in shown(last, CautionCode.ENDS_SOON)] == [True]
     assert not shown(ahead("@every 1h"), CautionCode.ENDS_SOON)
     assert not shown(ahead("@at 2050-01-01T00:00"), CautionCode.ENDS_SOON)
+    sparse = ahead("@every 10000d")  # its next occurrence is after 2199
+    assert len(sparse.occurrences) < 10
+    assert not shown(sparse, CautionCode.ENDS_SOON)
     holidays = Calendar(name="holidays", dates="01-01")
     moved = ahead("@at 2050-01-01T00:00", calendar=holidays, calendar_policy="next_day")
     assert [f"{each.at:%m-%d}" for each in moved.occurrences] == ["01-02"]

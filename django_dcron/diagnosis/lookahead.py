@@ -19,7 +19,7 @@ from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.jobs.pausing import END_FAILED
-from django_dcron.jobs.preview import preview
+from django_dcron.jobs.preview import interval_phase, list_occurrences
 from django_dcron.models import Job
 from django_dcron.policies.chains import ChainCondition
 from django_dcron.schedules.clock_changes import ClockChange, Effect, clock_changes
@@ -100,7 +100,8 @@ def look_ahead(
     """
     timetable = placement.timetable_of(job)
     schedule = timetable.schedule
-    found = preview(job, count, after=after)
+    phase = interval_phase(job, timetable)
+    found = list_occurrences(timetable, count, after, phase)
     zone = ZoneInfo(schedule.timezone)
     gaps = [None, *(later - earlier for earlier, later in pairwise(found))]
     occurrences = tuple(
@@ -113,7 +114,8 @@ def look_ahead(
         cautions=tuple(_cautions(job, timetable, occurrences, count, scope)),
         counts_from_saving=schedule.interval is not None
         and job.starts_at is None
-        and job.pk is None,
+        and phase is None
+        and (job.enabled or job.pk is None),
     )
 
 

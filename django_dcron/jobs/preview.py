@@ -9,6 +9,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.jobs import placement
 from django_dcron.jobs.row_arguments import require_row
 from django_dcron.models import Cursor, Job
+from django_dcron.schedules.timetable import Timetable
 
 
 def preview(job: Job, count: int = 10, *, after: datetime | None = None) -> list[datetime]:
@@ -18,11 +19,18 @@ def preview(job: Job, count: int = 10, *, after: datetime | None = None) -> list
     datetime to begin from instead of now. Raises ``InvalidSchedule``.
     """
     require_row(job, Job)
-    using = alias_for(Job)
     timetable = placement.timetable_of(job)
-    # Not from the cursor: it has passed the claimed occurrences, which are still upcoming.
-    phase = _phase(job, using) if timetable.schedule.interval else None
-    occurrence = timetable.first_after(after or database_now(using), phase)
+    return list_occurrences(timetable, count, after, interval_phase(job, timetable))
+
+
+def list_occurrences(
+    timetable: Timetable, count: int, after: datetime | None, phase: datetime | None
+) -> list[datetime]:
+    """Return up to ``count`` occurrences after ``after``, or after now.
+
+    ``phase``: the instant from which an interval is counted.
+    """
+    occurrence = timetable.first_after(after or database_now(alias_for(Job)), phase)
     occurrences: list[datetime] = []
     while occurrence is not None and len(occurrences) < count:
         occurrences.append(occurrence)
@@ -30,9 +38,16 @@ def preview(job: Job, count: int = 10, *, after: datetime | None = None) -> list
     return occurrences
 
 
-def _phase(job: Job, using: str) -> datetime | None:
-    """Return the occurrence from which an interval is counted, or None if there is none."""
-    cursor = Cursor.objects.using(using).filter(pk=job.pk).first() if job.pk else None
+def interval_phase(job: Job, timetable: Timetable) -> datetime | None:
+    """Return the occurrence from which an interval without a start is counted.
+
+    Returns None if there is none, so that the interval is counted from now. It isn't the next
+    occurrence of the cursor if there is an earlier one: the cursor has passed the claimed
+    occurrences, which are still upcoming.
+    """
+    if timetable.schedule.interval is None or job.pk is None:
+        return None
+    cursor = Cursor.objects.using(alias_for(Job)).filter(pk=job.pk).first()
     if cursor is None:
         return None
     return cursor.previous_at or (

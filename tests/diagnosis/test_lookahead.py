@@ -71,6 +71,18 @@ def test_interval_of_new_job_starts_at_save_or_starts_at() -> None:
     assert not ahead("*/7 * * * *").counts_from_saving
 
 
+def test_changed_interval_of_job_without_occurrence_starts_at_save() -> None:
+    job = make_job(schedule="@every 7m")
+    job.schedule = "@every 8m"
+    assert look_ahead(job).counts_from_saving
+    job.enabled = False  # it is counted from the resume
+    assert not look_ahead(job).counts_from_saving
+
+    Cursor.objects.filter(job=job).update(previous_at=database_now("default"))
+    job.enabled = True
+    assert not look_ahead(job).counts_from_saving
+
+
 def test_invalid_schedule_is_refused() -> None:
     with pytest.raises(InvalidSchedule):
         ahead("61 * * * *")

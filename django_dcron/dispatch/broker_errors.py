@@ -9,9 +9,12 @@ from kombu.exceptions import KombuError
 
 SERVER_ERRORS = re.compile(
     "^(OutOfMemory|ReadOnly|MasterDown|ClusterDown|TryAgain)Error"
-    "|MISCONF|NOREPLICAS|BUSY Redis|permissions to run"
+    "|MISCONF|NOREPLICAS|BUSY Redis|permissions to run|requests? limit exceeded"
 )
-"""Redis's replies that concern the server, not the queue or the message."""
+"""Redis's replies that concern the server, not the queue or the message.
+
+The last one is that of a hosted server whose quota is used up.
+"""
 
 
 def means_unreachable(error: Exception, broker: Any) -> bool:

@@ -20,6 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from kombu import Connection, Exchange, Message, Queue
 from pytest_django import Settings
+from redis.exceptions import ResponseError
 
 from django_dcron import targets
 from django_dcron.db.clock import SystemClock
@@ -665,6 +666,20 @@ def test_invalid_route_options_make_the_run_undeliverable(
 )
 def test_amqp_errors_are_classified_as_refusal_or_outage(error: Exception, is_outage: bool) -> None:
     assert means_unreachable(error, Connection("amqp://")) is is_outage
+
+
+@pytest.mark.parametrize(
+    ("error", "is_outage"),
+    [
+        ("max daily request limit exceeded. Limit: 10000, Usage: 10000.", True),
+        ("max requests limit exceeded. Limit: 500000, Usage: 500000.", True),
+        ("MISCONF Redis is configured to save RDB snapshots, but can't persist on disk.", True),
+        ("max request size exceeded. Limit: 1048576 bytes, Actual: 2097152 bytes", False),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", False),
+    ],
+)
+def test_replies_of_redis_are_classified_as_refusal_or_outage(error: str, is_outage: bool) -> None:
+    assert means_unreachable(ResponseError(error), Connection("redis://")) is is_outage
 
 
 # --- routes -------------------------------------------------------------------------------------

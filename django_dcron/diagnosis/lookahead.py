@@ -23,9 +23,10 @@ from django_dcron.jobs.preview import interval_phase, list_occurrences
 from django_dcron.models import Job
 from django_dcron.policies.chains import ChainCondition
 from django_dcron.schedules.clock_changes import ClockChange, Effect, clock_changes
+from django_dcron.schedules.crowding import hash_form
 from django_dcron.schedules.describe import describe
 from django_dcron.schedules.rule_text import MACROS
-from django_dcron.schedules.schedule import Schedule, has_hash, parse_schedule
+from django_dcron.schedules.schedule import Schedule, has_hash
 from django_dcron.schedules.timetable import END, MICROSECOND, Timetable
 from django_dcron.utils.messages import TranslatableText
 
@@ -279,7 +280,7 @@ def _crowded_minute(
     found = {
         "count": others,
         "minute": f"{first.local:%Y-%m-%d %H:%M}",
-        "proposal": _with_hash(schedule.text),
+        "proposal": _with_hash(schedule),
     }
     if found["proposal"]:
         text = _(
@@ -294,24 +295,18 @@ def _crowded_minute(
     yield Caution(CautionCode.CROWDED_MINUTE, text % found)
 
 
-def _with_hash(text: str) -> str:
+def _with_hash(schedule: Schedule) -> str:
     """Return the schedule with ``H`` for its minute, or an empty string if that isn't possible."""
-    if "\n" in text:
+    rule = schedule.wall_clock  # None for several lines
+    if rule is None or rule.cron.recurrence:
         return ""
-    words = text.split()
+    form = hash_form(rule.cron.minute.values)
+    words = schedule.text.split()
     prefix = [words.pop(0)] if words[0].startswith(("TZ=", "CRON_TZ=")) else []
     if len(words) == 1:
-        words = MACROS.get(words[0].lower(), words[0]).split()
+        words = MACROS[words[0].lower()].split()
     place = 0 if len(words) == 5 else 1
-    if len(words) < 5:
+    if not form or has_hash(words[place]):
         return ""
-    if words[place].isdecimal():
-        words[place] = "H"
-    elif words[place].startswith("*/"):
-        words[place] = f"H{words[place][1:]}"
-    proposal = " ".join([*prefix, *words])
-    try:
-        parse_schedule(proposal)
-    except InvalidSchedule:
-        return ""
-    return proposal if proposal != text else ""
+    words[place] = form
+    return " ".join([*prefix, *words])

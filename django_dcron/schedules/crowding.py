@@ -96,7 +96,7 @@ def crowded_minutes_of(hours: RealHours, groups: Sequence[TimetableGroup]) -> li
         starts += len(minutes) * len(group.keys)
         if group.spread or rule.cron.recurrence:
             continue
-        if form := _form(rule.cron.minute.values):
+        if form := hash_form(rule.cron.minute.values):
             movable.append(_MovableGroup(group, form, minutes))
     enough = max(MANY, TIMES * starts / (hours.count * 60), steady / 2)
     return list(_crowds(hours, movable, enough))
@@ -152,13 +152,16 @@ def _start_minutes(hours: RealHours, rule: WallClock, timetable: Timetable) -> I
             yield part.real_minute(minute)
 
 
-def _form(minutes: Sequence[int]) -> str:
-    """Return the ``H`` form equivalent to these minutes, or an empty string if there is none."""
+def hash_form(minutes: Sequence[int]) -> str:
+    """Return the ``H`` form equivalent to these minutes, or an empty string if there is none.
+
+    A step that doesn't divide the hour has none: some jobs would draw fewer minutes.
+    """
     if len(minutes) == 1:
         return "H"
     first, step = minutes[0], minutes[1] - minutes[0]
     is_even = first < step and tuple(minutes) == tuple(range(first, 60, step))
-    return f"H/{step}" if step >= LEAST_STEP and is_even else ""
+    return f"H/{step}" if step >= LEAST_STEP and 60 % step == 0 and is_even else ""
 
 
 def _spread(together: list[_MovableGroup]) -> int:

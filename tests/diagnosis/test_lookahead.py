@@ -236,6 +236,8 @@ def test_job_does_not_count_itself_as_crowd(crowded_jobs: list[Job]) -> None:
         ("30 0 4 * * *", "“30 H 4 * * *”"),
         ("CRON_TZ=UTC 0 4 * * *", "“CRON_TZ=UTC H 4 * * *”"),
         ("*/30 4 * * *", "“H/30 4 * * *”"),
+        ("0,30 4 * * *", "“H/30 4 * * *”"),
+        ("*/40 4 * * *", "jitter"),  # H/40 may have only one occurrence
         ("0 4 * * ?", "“H 4 * * ?”"),
         ("0-1 4 * * *", "jitter"),
     ],

@@ -97,6 +97,7 @@ def test_crowd_minute_is_in_the_time_zone_of_the_site() -> None:
         [group("@every 1h", 500), group("@at 2026-06-16T00:00", 500)],
         [group("0 H * * *", 500, spread=True)],
         [group("1,2,3,40 * * * *", 500)],
+        [group("5,40 * * * *", 500)],  # with H/35, some jobs would start only once an hour
         [group("*/4 3 * * *", 500)],
         [group("* 3 * * *", 500)],
         [group("0 3 20 1 *", 500)],

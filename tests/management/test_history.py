@@ -174,6 +174,15 @@ def test_history_without_a_job_lists_the_runs_of_all_jobs() -> None:
     assert call("history").code == 0
 
 
+def test_next_page_of_all_jobs_begins_in_the_second_of_the_last_run() -> None:
+    for number, minute in enumerate((0, 0, 0, 1)):
+        make_run(make_idle_job(name=f"job-{number}"), scheduled_at=START + minute * MINUTE)
+    assert "--until 2026-12-01T09:00:01+00:00" in call("history", "-n", "2").out
+    together = call("history", "-n", "2", "--until", "2026-12-01T09:01").out
+    assert "--limit" in together
+    assert "--until" not in together
+
+
 @pytest.mark.parametrize("arguments", [("report",), ()])
 def test_names_of_jobs_need_no_query_for_each_run(arguments: tuple[str, ...]) -> None:
     counts = []

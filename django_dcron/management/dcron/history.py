@@ -53,6 +53,7 @@ from django_dcron.management.dcron.output import (
 )
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.schedules.timetable import SECOND
 from django_dcron.targets import redact_secrets
 
 HELP = (
@@ -171,18 +172,22 @@ def _show_table(out: Output, page: RunHistory, *, names_job: bool) -> None:
     rows = [_cells(run, attempts.get(run.pk), names_job=names_job) for run in page.runs]
     out.table([*first, *numbers, Column("Note", wraps=True)], rows)
     if page.more:
-        before = f"--until {_local_iso(page.runs[-1].scheduled_at)}"
-        out.line(
-            # Other jobs may have further runs at this time.
-            f"There may be more runs: use a higher --limit, or {before} for the runs before that."
-            if names_job
-            else f"There may be older runs: use {before} or a higher --limit."
-        )
+        until = _until(page.runs, one_job=not names_job)
+        option = f"--until {timezone.localtime(until).isoformat()} or " if until else ""
+        out.line(f"There may be older runs: use {option}a higher --limit.")
 
 
-def _local_iso(instant: datetime) -> str:
-    """Format a time for an option, in the time zone of the table."""
-    return timezone.localtime(instant).isoformat()
+def _until(runs: list[Run], *, one_job: bool) -> datetime | None:
+    """Return the end of the range in which older runs are listed next.
+
+    Other jobs may have more runs in the second of the last run, so that the range includes it.
+    Returns None if all ``runs`` are in this second.
+    """
+    last = runs[-1].scheduled_at
+    if one_job:
+        return last
+    end = last.replace(microsecond=0) + SECOND
+    return end if runs[0].scheduled_at >= end else None
 
 
 def _empty_text(job: Job | None, *, is_filtered: bool, more: bool) -> str:

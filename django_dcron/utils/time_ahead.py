@@ -30,4 +30,6 @@ def next_time_of_day(text: str, now: datetime, zone: tzinfo) -> datetime | None:
         return None
     local = now.astimezone(of_day.tzinfo or zone)
     today = datetime.combine(local.date(), of_day, of_day.tzinfo or zone)
-    return today if today > now else today + _DAY
+    # Clocks that go back show a time twice. If they skip it, the second fold is the earlier one.
+    times = (today, today.replace(fold=1), today + _DAY)
+    return next(each for each in times if each > now)

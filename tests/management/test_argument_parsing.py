@@ -67,6 +67,22 @@ def test_until_accepts_durations_and_times_ahead(text: str, expected: datetime) 
     assert option_values.parse_until_option(text, NOW, ZoneInfo("Europe/Berlin")) == expected
 
 
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ("2027-10-31T00:15Z", "2027-10-31T00:30Z"),
+        ("2027-10-31T00:45Z", "2027-10-31T01:30Z"),  # the clocks show 2:30 again
+        ("2027-10-31T01:30Z", "2027-11-01T01:30Z"),
+        ("2027-03-28T00:45Z", "2027-03-28T01:30Z"),  # the clocks skip 2:30
+        ("2027-03-28T01:45Z", "2027-03-29T00:30Z"),
+    ],
+)
+def test_until_is_the_next_time_at_a_clock_change(now: str, expected: str) -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    found = option_values.parse_until_option("2:30", datetime.fromisoformat(now), berlin)
+    assert found.astimezone(UTC) == datetime.fromisoformat(expected)
+
+
 @pytest.mark.parametrize("text", ["now", "0s", "2026-11-30", "24:00", "18", "18:60", "soon"])
 def test_until_rejects_other_times(text: str) -> None:
     with pytest.raises(CommandError, match="--until") as refused:

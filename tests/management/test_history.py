@@ -166,7 +166,6 @@ def test_history_without_a_job_lists_the_runs_of_all_jobs() -> None:
     assert ids_of_all("--state", "failed") == [str(last.pk), str(failed.pk)]
     assert ids_of_all("--until", "2026-12-01T09:05") == newest_first[1:]
     assert ids_of_all("-n", "1") == newest_first[:1]
-    assert "--until 2026-12-01T09:05:00+00:00 for the runs before" in call("history", "-n", "1").out
     head, first, *_rest = table(call("history").out)
     assert (head[1], first[1]) == ("Job", "shop/stock")
     assert call("history", "--attempt", "1").code == 2

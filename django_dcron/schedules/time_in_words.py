@@ -1,4 +1,4 @@
-"""Describe a cron schedule's time of day: "every 15 minutes, between 08:00 and 18:59"."""
+"""Describe a cron schedule's time of day: "every 15 minutes, between 08:00 and 18:45"."""
 
 import re
 from typing import NamedTuple
@@ -157,9 +157,12 @@ def _hours(cron: Cron, language: Language) -> str:
         return text % {"step": step.step, "time": f"{step.first:02}:00"}
     if len(consecutive_ranges(field.values)) > 1:
         return language.gettext("during the hours %(hours)s") % {"hours": _values(field, language)}
-    first, last = field.values[0], field.values[-1]
+    minutes = cron.minute.values
     text = language.gettext("between %(first)s and %(last)s")
-    return text % {"first": f"{first:02}:00", "last": f"{last:02}:59"}
+    return text % {
+        "first": f"{field.values[0]:02}:{minutes[0]:02}",
+        "last": f"{field.values[-1]:02}:{minutes[-1]:02}",
+    }
 
 
 def _values(field: CronField, language: Language) -> str:

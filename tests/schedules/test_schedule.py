@@ -345,13 +345,13 @@ def test_schedule_is_thread_safe() -> None:
         ("30 6,14,16 * * *", "At 06:30, 14:30 and 16:30 (Europe/Berlin)"),
         ("15 30 6,14 * * *", "At 06:30:15 and 14:30:15 (Europe/Berlin)"),
         ("0,30 9,17 * * *", "At 09:00, 09:30, 17:00 and 17:30 (Europe/Berlin)"),
-        ("*/15 8-18 * * *", "Every 15 minutes, between 08:00 and 18:59 (Europe/Berlin)"),
-        ("0 9-17 * * *", "On the hour, between 09:00 and 17:59 (Europe/Berlin)"),
+        ("*/15 8-18 * * *", "Every 15 minutes, between 08:00 and 18:45 (Europe/Berlin)"),
+        ("0 9-17 * * *", "On the hour, between 09:00 and 17:00 (Europe/Berlin)"),
         ("*/5 1,2,5-8 * * *", "Every 5 minutes, during the hours 1, 2 and 5 to 8 (Europe/Berlin)"),
         (
             "5,6,7 1-5,10 3-4 * * *",
             "Seconds 5 through 7 past the minute, at 1 to 5 and 10 minutes past the hour, "
-            "between 03:00 and 04:59 (Europe/Berlin)",
+            "between 03:01 and 04:10 (Europe/Berlin)",
         ),
         ("@weekly", "At 00:00, on Sunday (Europe/Berlin)"),
         ("@yearly", "At 00:00, on day 1 of the month, in January (Europe/Berlin)"),

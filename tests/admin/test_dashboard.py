@@ -17,7 +17,9 @@ from django_dcron import control
 from django_dcron.admin.dashboard import health, page
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import figures
+from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Job, Node, Statistics
+from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING
 from tests.admin.conftest import (
     StaffWith,
     job_url,
@@ -265,6 +267,35 @@ def test_health_links_to_jobs_with_unknown_targets(admin_client: Client, job: Jo
     (line,) = lines(admin_client.get(section_url("health")))
 
     assert (line.kind, "old.task" in line.summary) == ("warning", True)
+    listed = admin_client.get(line.rows.url)
+    assert [row.pk for row in listed.context["cl"].result_list] == [job.pk]
+
+
+def test_health_links_to_failing_jobs(admin_client: Client, job: Job) -> None:
+    make_node()
+    make_idle_job()
+    make_run(job, "failed")
+    now = database_now("default")
+    Cursor.objects.filter(pk=job.pk).update(next_at=now + timedelta(minutes=1))
+    failures = Statistics.objects.filter(pk=job.pk)
+    failures.update(consecutive_failures=1, last_finished_at=now)
+
+    def listed_jobs(kind: str) -> list[int]:
+        (line,) = lines(admin_client.get(section_url("health")))
+        assert (line.kind, job.name in line.summary) == (kind, True)
+        return [row.pk for row in admin_client.get(line.rows.url).context["cl"].result_list]
+
+    assert listed_jobs("ok") == [job.pk]
+    failures.update(consecutive_failures=FAILURES_UNTIL_WARNING, last_finished_at=None)
+    assert listed_jobs("warning") == [job.pk]
+
+
+def test_health_links_to_automatically_paused_jobs_only(admin_client: Client, job: Job) -> None:
+    make_node()
+    control.pause(make_idle_job(), "deploy")
+    Job.objects.filter(pk=job.pk).update(enabled=False, pause_reason=f"{AUTO_PAUSED}3 failures")
+    (line,) = lines(admin_client.get(section_url("health")))
+
     listed = admin_client.get(line.rows.url)
     assert [row.pk for row in listed.context["cl"].result_list] == [job.pk]
 

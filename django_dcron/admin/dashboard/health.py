@@ -15,6 +15,7 @@ from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import change_url, list_url
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.system_health import latest_incident, read_facts
+from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Incident, Job, Node, Run
 from django_dcron.policies.health.facts import SystemFacts
 from django_dcron.policies.health.problems import Problem
@@ -33,6 +34,7 @@ _QUEUED = FilteredList(Run, {"state__exact": "queued"})
 _PENDING = FilteredList(Run, {"state__exact": "pending"})
 _RUNNING = FilteredList(Run, {"state__exact": "running"})
 _FAILED = FilteredList(Run, {"state__exact": "failed"})
+_FAILING_JOBS = FilteredList(Job, {"state": "failing"})
 _LISTINGS: dict[Problem, FilteredList] = {
     Problem.NO_WORKER: _QUEUED,
     Problem.QUEUE_UNSERVED: _QUEUED,
@@ -45,10 +47,12 @@ _LISTINGS: dict[Problem, FilteredList] = {
     Problem.RUN_STUCK: _RUNNING,
     Problem.RUN_OVERLONG: _RUNNING,
     Problem.EVERY_RUN_FAILS: _FAILED,
-    Problem.JOBS_FAILING: _FAILED,
+    Problem.JOBS_FAILING: _FAILING_JOBS,
     Problem.QUARANTINED: FilteredList(Job, {"state": "quarantined"}),
     Problem.UNKNOWN_TARGET: FilteredList(Job, {"enabled__exact": "1", "kind": "unknown"}),
-    Problem.JOB_AUTO_PAUSED: FilteredList(Job, {"enabled__exact": "0"}),
+    Problem.JOB_AUTO_PAUSED: FilteredList(
+        Job, {"enabled__exact": "0", "pause_reason__startswith": AUTO_PAUSED}
+    ),
     Problem.CURSOR_OVERDUE: FilteredList(Job, {}),
 }
 """The list that shows the rows behind a problem. All other problems link to the list of nodes."""
@@ -119,7 +123,7 @@ def _lines(verdict: Verdict, viewer: Viewer) -> Iterator[HealthLine]:
     if not verdict.issues:
         summary = verdict.summary.translate(translation)
         if verdict.names_failed_jobs:
-            rows, cause = _rows(_FAILED, viewer), _cause(None, viewer)
+            rows, cause = _rows(_FAILING_JOBS, viewer), _cause(None, viewer)
             yield HealthLine(summary, rows=rows, cause=cause)
         else:
             yield HealthLine(summary, is_freeze=bool(verdict.facts.freezes))

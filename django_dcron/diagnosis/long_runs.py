@@ -9,6 +9,7 @@ from django_dcron.models import Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.facts import LongRun
 from django_dcron.policies.lifecycle import State
+from django_dcron.targets.shadow import NOT_EXECUTED
 
 SHORTEST_LONG_RUN = timedelta(minutes=10)
 """A run that has run for less time is never reported as too long."""
@@ -42,13 +43,17 @@ def find_long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
 
 
 def _usual_duration(job_id: int) -> timedelta | None:
-    """Return the longest of the job's latest successful runs, or None if there are too few."""
+    """Return the longest of the job's latest successful runs, or None if there are too few.
+
+    The runs of a shadow don't count, because they execute nothing.
+    """
     runs = Run.objects.using(alias_for(Run)).filter(job=job_id, started_at__isnull=False)
-    latest = runs.order_by("-scheduled_at").values_list("state", "started_at", "finished_at")[
-        : 3 * USUAL_DURATION_OF
-    ]
+    columns = ("state", "reason", "started_at", "finished_at")
+    latest = runs.order_by("-scheduled_at").values_list(*columns)[: 3 * USUAL_DURATION_OF]
     ended = [
-        end - start for state, start, end in latest if state == State.SUCCEEDED and start and end
+        end - start
+        for state, reason, start, end in latest
+        if state == State.SUCCEEDED and reason != NOT_EXECUTED and start and end
     ]
     ended = ended[:USUAL_DURATION_OF]
     return max(ended) if len(ended) >= USUAL_DURATION_NEEDS else None

@@ -30,6 +30,7 @@ from django_dcron.diagnosis import job_status
 from django_dcron.jobs import sync
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Job, Run, Statistics
+from django_dcron.targets.shadow import NOT_EXECUTED
 from tests.admin.conftest import NOON, StaffWith, action_url, job_url, make_job, make_run, run_url
 from tests.factories import forget_entries
 
@@ -386,6 +387,15 @@ def test_chart_has_bar_per_run_oldest_first(job: Job) -> None:
     assert (chart.ticks, chart.logarithmic) == (("4s", "2s", "0"), False)
     assert (chart.median, chart.median_y) == ("2.0 s", HEIGHT / 2)
     assert [row.duration for row in chart.rows] == ["1.0 s", "2.0 s", "4.0 s"]
+
+
+def test_chart_omits_the_runs_of_a_shadow(job: Job) -> None:
+    *shadows, executed = make_history(job, 0.01, 0.01, 4)
+    Run.objects.filter(pk__in=[run.pk for run in shadows]).update(reason=NOT_EXECUTED)
+
+    assert [bar.run for bar in chart_of(job).bars] == [executed]
+    executed.delete()
+    assert draw_duration_chart(job_status.latest_finished(job)) is None
 
 
 def test_bars_do_not_overlap_and_stay_within_chart(job: Job) -> None:

@@ -12,6 +12,7 @@ from django_dcron import control
 from django_dcron.admin.runs import comparison, page
 from django_dcron.jobs.definitions import definition_id, store_definitions
 from django_dcron.models import Attempt, Job, Run
+from django_dcron.targets.shadow import NOT_EXECUTED
 from tests.admin.conftest import NOON, StaffWith, make_attempt, make_job, make_run, run_url
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -65,6 +66,16 @@ def test_too_few_successes_are_no_history(admin_client: Client, job: Job) -> Non
     make_run(job, NOON - 9 * HOUR, state="failed", started_at=NOON, finished_at=NOON + 95 * SECOND)
 
     assert expected(admin_client, running(job, SECOND)) == ""
+
+
+def test_runs_of_a_shadow_are_no_history(admin_client: Client, job: Job) -> None:
+    for number in range(1, comparison.USUAL_DURATION_MIN_RUNS + 1):
+        succeeded(job, NOON - number * HOUR, 95, reason=NOT_EXECUTED)
+
+    run = running(job, SECOND)
+    assert expected(admin_client, run) == ""
+    Run.objects.filter(pk=run.pk).update(state="failed", finished_at=NOON)
+    assert admin_client.get(run_url(run)).context["page"].comparison is None
 
 
 def test_failed_run_is_compared_with_last_success(admin_client: Client, job: Job) -> None:

@@ -22,12 +22,14 @@ from django_dcron import control, targets
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import read_only, system_health
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
+from django_dcron.diagnosis.long_runs import USUAL_DURATION_NEEDS
 from django_dcron.diagnosis.system_health import read_facts, read_verdict
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.policies.health.facts import NamedCount, WaitingCount
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import SystemStatus, assess
+from django_dcron.targets.shadow import NOT_EXECUTED
 from tests.factories import make_idle_job, make_run
 
 SECOND = timedelta(seconds=1)
@@ -355,6 +357,15 @@ def test_overlong_run_is_reported(job: Job, now: datetime) -> None:
     assert (found.job, found.usual) == ("report", SECOND)
     Run.objects.filter(pk=long_run.pk).update(started_at=now - 9 * MINUTE)
     assert problems() == set(), "a run of less than ten minutes is never overlong"
+
+
+def test_runs_of_a_shadow_have_no_usual_duration(job: Job, now: datetime) -> None:
+    make_node()
+    for number in range(USUAL_DURATION_NEEDS):
+        make_started_run(job, now - (number + 2) * HOUR, reason=NOT_EXECUTED)
+    make_started_run(job, now - 15 * MINUTE, "running")
+
+    assert problems() == set()
 
 
 # --- due runs and cursors -----------------------------------------------------------------------

@@ -31,6 +31,7 @@ from django_dcron.diagnosis.run_durations import (
 from django_dcron.models import Run
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import State
+from django_dcron.targets.shadow import NOT_EXECUTED
 from django_dcron.utils.durations import write_duration
 
 WIDTH = 1000.0
@@ -147,7 +148,11 @@ class Scale:
 
 
 def draw_duration_chart(runs: Sequence[Run]) -> Chart | None:
-    """Draw the finished ``runs``, which are sorted newest first. Return None if there are none."""
+    """Draw the finished ``runs``, which are sorted newest first. Return None if there are none.
+
+    The runs of a shadow are omitted, because they execute nothing.
+    """
+    runs = [run for run in runs if run.reason != NOT_EXECUTED]
     if not runs:
         return None
     rows = [_run_row(run) for run in reversed(runs)]

@@ -31,6 +31,7 @@ from django_dcron.diagnosis.scope import Scope
 from django_dcron.jobs.representation import Document
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State
+from django_dcron.targets.shadow import NOT_EXECUTED
 
 RUNS_SEARCHED = 60
 USUAL_DURATION_RUNS = 20
@@ -63,16 +64,16 @@ class EarlierRuns:
 
     @cached_property
     def _succeeded(self) -> list[tuple[UUID, timedelta]]:
-        """The keys and durations of the earlier runs that succeeded."""
+        """The keys and durations of the earlier runs that succeeded, without shadow runs."""
         rows = (
             self._scope.runs.filter(job=self._run.job_id, scheduled_at__lt=self._run.scheduled_at)
             .order_by("-scheduled_at")
-            .values_list("pk", "state", "started_at", "finished_at")[:RUNS_SEARCHED]
+            .values_list("pk", "state", "reason", "started_at", "finished_at")[:RUNS_SEARCHED]
         )
         return [
             (pk, end - start)
-            for pk, state, start, end in rows
-            if state == State.SUCCEEDED and start and end
+            for pk, state, reason, start, end in rows
+            if state == State.SUCCEEDED and reason != NOT_EXECUTED and start and end
         ]
 
     @property

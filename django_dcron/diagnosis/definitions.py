@@ -24,7 +24,7 @@ def changes_between(old: Document, new: Document) -> tuple[FieldChange, ...]:
         default = to_json(field.model_field.get_default())
         then, now = (content.get(field.name, default) for content in (old, new))
         if not same_json(then, now):
-            changes.append(FieldChange(field.name, field.public(then), field.public(now)))
+            changes.append(FieldChange(field.name, *field.public_change(then, now)))
     return tuple(changes)
 
 

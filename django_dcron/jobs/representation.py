@@ -28,7 +28,7 @@ from django.db import models
 from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.models import Calendar, Job, Limit
 from django_dcron.schedules.timetable import BEGIN, END
-from django_dcron.targets import redact_secrets
+from django_dcron.targets import redact_changed_secrets, redact_secrets
 from django_dcron.utils.durations import parse_duration_text, write_duration
 from django_dcron.utils.json_values import check_storable, same_json
 from django_dcron.utils.messages import gettext_noop as _
@@ -104,6 +104,12 @@ class FieldFormat:
     def public(self, written: Any) -> Any:
         """Return the JSON value without secrets."""
         return redact_secrets(written) if self.confidential else written
+
+    def public_change(self, old: Any, new: Any) -> tuple[Any, Any]:
+        """Return both JSON values without secrets. The new one marks the secrets that changed."""
+        if not self.confidential:
+            return old, new
+        return redact_secrets(old), redact_changed_secrets(new, old)
 
     def text(self, written: Any) -> str:
         """Return the JSON value as text for a person, without secrets.

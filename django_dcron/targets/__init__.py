@@ -16,7 +16,12 @@ from django_dcron.targets.declaration import (
     schedule_advice,
 )
 from django_dcron.targets.queues import allowed_queues, check_queue, is_reserved
-from django_dcron.targets.redaction import MASK, redact_secrets, restore_secrets
+from django_dcron.targets.redaction import (
+    MASK,
+    redact_changed_secrets,
+    redact_secrets,
+    restore_secrets,
+)
 from django_dcron.targets.registry import (
     available,
     check_arguments,
@@ -46,6 +51,7 @@ __all__ = [
     "is_reserved",
     "isolated_registry",
     "key_of",
+    "redact_changed_secrets",
     "redact_secrets",
     "restore_secrets",
     "schedule_advice",

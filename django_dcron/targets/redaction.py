@@ -14,6 +14,7 @@ from typing import Any
 from django_dcron.conf import settings
 
 MASK = "********"
+CHANGED_MASK = f"{MASK} (changed)"
 _PASSWORD_IN_URL = re.compile(r"(://[^\s/?#:@]{0,100}:)[^\s/?#]{1,500}@")
 
 
@@ -24,6 +25,14 @@ def redact_secrets(value: Any) -> Any:
     """
     words = tuple(word.casefold() for word in settings.REDACT)
     return _redact_value(value, words) if words else value
+
+
+def redact_changed_secrets(value: Any, before: Any) -> Any:
+    """Return ``redact_secrets(value)`` with ``CHANGED_MASK`` instead of changed secrets.
+
+    A secret has changed if it differs from the one at the same place of ``before``.
+    """
+    return _mark_changes(value, before, redact_secrets(value), redact_secrets(before))
 
 
 def restore_secrets(value: Any, original: Any) -> Any:
@@ -83,6 +92,23 @@ def _is_option_before(values: list[Any], number: int, words: tuple[str, ...]) ->
         and "=" not in before
         and _is_secret(before, words)
     )
+
+
+def _mark_changes(value: Any, before: Any, shown: Any, shown_before: Any) -> Any:
+    if isinstance(shown, dict) and isinstance(shown_before, dict):
+        return {
+            key: _mark_changes(value[key], before[key], inner, shown_before[key])
+            if key in before
+            else inner
+            for key, inner in shown.items()
+        }
+    if isinstance(shown, list) and isinstance(shown_before, list):
+        common = min(len(shown), len(shown_before))
+        marked = map(_mark_changes, value, before, shown, shown_before)  # ends with the shorter one
+        return [*marked, *shown[common:]]
+    if isinstance(shown, str) and shown == shown_before and value != before:
+        return shown.replace(MASK, CHANGED_MASK)
+    return shown
 
 
 def _restore_value(value: Any, original: Any, shown: Any) -> Any:

@@ -1,5 +1,6 @@
 """Test an object's history in the admin: who changed which fields, with old and new values."""
 
+import json
 import re
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from django_dcron.jobs.audit.differences import LONGEST, FieldChange
 from django_dcron.jobs.audit.entries import LoggedChange, logged_changes_of
 from django_dcron.jobs.audit.recording import AuditedChange, record_changes
 from django_dcron.models import AuditAction, Job, Run, Via
+from django_dcron.targets.redaction import CHANGED_MASK, MASK
 from tests.admin.conftest import StaffWith, action_url, add_url, fill_in, job_url, make_job
 from tests.factories import entries_by_users, forget_entries
 
@@ -101,6 +103,17 @@ def test_actions_are_logged_with_their_user_and_address(admin_client: Client) ->
     assert {(entry.via, entry.address) for entry in entries_by_users()} == {
         (Via.ADMIN, "127.0.0.1")
     }
+
+
+def test_history_shows_that_a_secret_changed(admin_client: Client) -> None:
+    kwargs = {"api_token": "hush", "city": "Rome"}
+    job = make_job(target="tests.app.tasks.echo", kwargs=kwargs)
+    fill_in(admin_client, job_url(job), kwargs=json.dumps(kwargs | {"api_token": "hush-2"}))
+
+    *_others, line = _history(admin_client, job).context["lines"]
+    (field,) = line.fields
+    assert json.loads(field.old) == {"api_token": MASK, "city": "Rome"}
+    assert json.loads(field.new) == {"api_token": CHANGED_MASK, "city": "Rome"}
 
 
 def test_long_values_are_truncated(admin_client: Client) -> None:

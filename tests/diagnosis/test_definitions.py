@@ -14,14 +14,14 @@ from django_dcron.admin.runs.admin import JOB_ARGUMENTS_NOTE, RECORDED_ARGUMENTS
 from django_dcron.diagnosis.definitions import changes_since
 from django_dcron.jobs.definitions import content_of, definition_id
 from django_dcron.models import Attempt, Run
-from django_dcron.targets.redaction import MASK
+from django_dcron.targets.redaction import CHANGED_MASK, MASK
 from tests.factories import make_idle_job, make_run
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
 
 CHANGES = [
-    {"field": "kwargs", "then": {"city": "Berlin", "token": MASK}, "now": {"token": MASK}},
+    {"field": "kwargs", "then": {"city": "Berlin", "token": MASK}, "now": {"token": CHANGED_MASK}},
     {"field": "timeout", "then": "5m", "now": "10m"},
 ]
 

@@ -1,5 +1,6 @@
 """Test the audit log: one entry per change, in the change's transaction, and append-only."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ from django_dcron.jobs import pausing
 from django_dcron.jobs.audit.actor import Actor, acting, acting_as, current_actor
 from django_dcron.jobs.audit.differences import CONTEXT
 from django_dcron.models import AuditEntry, Calendar, Job, Run, Statistics, Via
-from django_dcron.targets.redaction import MASK
+from django_dcron.targets.redaction import CHANGED_MASK, MASK
 from tests.factories import forget_entries, make_idle_job, make_job, make_run
 from tests.management.calling import call
 
@@ -165,6 +166,11 @@ def test_secrets_of_jobs_are_redacted() -> None:
     job = make_idle_job(target="tests.app.tasks.echo", kwargs={"api_token": "hush"})
     job.kwargs = {"api_token": "hush-2"}
     control.save(job)
+    changed = entries()[-1]
+    assert [json.loads(each["kwargs"]) for each in (changed.before, changed.after)] == [
+        {"api_token": MASK},
+        {"api_token": CHANGED_MASK},
+    ]
     control.delete(job)
 
     text = str([(entry.before, entry.after) for entry in entries()])

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from django_dcron.targets import MASK, redact_secrets, restore_secrets
+from django_dcron.targets import MASK, redact_changed_secrets, redact_secrets, restore_secrets
+from django_dcron.targets.redaction import CHANGED_MASK
 
 SECRETS = [
     ({"password": "x"}, {"password": MASK}),
@@ -49,6 +50,24 @@ def test_redact_setting_selects_the_masked_names(settings: Settings) -> None:
     assert redact_secrets({"pin": "1", "password": "x"}) == {"pin": MASK, "password": "x"}
     settings.DCRON_REDACT = []
     assert redact_secrets({"password": "x"}) == {"password": "x"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ({"token": "a", "n": 1}, {"token": "b", "n": 1}, {"token": CHANGED_MASK, "n": 1}),
+        ({"token": "a", "n": 1}, {"token": "a", "n": 2}, {"token": MASK, "n": 2}),
+        ({"n": 1}, {"n": 1, "token": "a"}, {"n": 1, "token": MASK}),
+        ({"token": "a"}, {"token": ""}, {"token": ""}),
+        ({"a": [{"key": [1]}]}, {"a": [{"key": [2]}, 3]}, {"a": [{"key": CHANGED_MASK}, 3]}),
+        (["--token=a", "--pin", "b"], ["--token=c", "--pin"], [f"--token={CHANGED_MASK}", "--pin"]),
+        (["redis://:a@cache"], ["redis://:b@cache"], [f"redis://:{CHANGED_MASK}@cache"]),
+        ([1], {"token": "a"}, {"token": MASK}),
+    ],
+)
+def test_changed_secrets_are_marked(before: Any, after: Any, shown: Any) -> None:
+    assert redact_changed_secrets(after, before) == shown
+    assert redact_changed_secrets(after, after) == redact_secrets(after)
 
 
 @pytest.mark.parametrize("value", [value for value, _expected in SECRETS] + NO_SECRETS)

@@ -69,7 +69,7 @@ def differences(model: type[Model], before: Values, after: Values) -> list[Field
 
 def _change(field: FieldFormat, before: Any, after: Any) -> FieldChange:
     """Return the change of one field. Long values begin shortly before their first difference."""
-    old, new = _written(field, before), _written(field, after)
+    old, new = map(_text_or_value, field.public_change(to_json(before), to_json(after)))
     start = 0
     if isinstance(old, str) and isinstance(new, str) and max(len(old), len(new)) > LONGEST:
         pairs = enumerate(zip_longest(old, new))
@@ -106,13 +106,18 @@ def names_of_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 
 
 def stored_value(field: FieldFormat, value: Any) -> Any:
-    """Return the value as JSON, with lists and objects as text, which may be shortened."""
-    return _shortened(_written(field, value))
+    """Return the value as JSON without secrets, with lists and objects as text.
+
+    The text may be shortened. A value that this function has returned stays the same.
+    """
+    written = to_json(value)
+    if not isinstance(written, str):
+        written = field.public(written)
+    return _shortened(_text_or_value(written))
 
 
-def _written(field: FieldFormat, value: Any) -> Any:
-    """Return the value as JSON without secrets, with lists and objects as text."""
-    written = field.public(to_json(value))
+def _text_or_value(written: Any) -> Any:
+    """Return lists and objects as text; other JSON values unchanged."""
     if written is None or isinstance(written, str | bool | int | float):
         return written
     return json.dumps(written, ensure_ascii=False)

@@ -30,7 +30,13 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron import control
 from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.calendar_months import PreviewedCalendarAdmin
-from django_dcron.admin.conflicts import VersionedAdmin, VersionedForm, without_hidden_jobs
+from django_dcron.admin.conflicts import (
+    MultilineFormField,
+    VersionedAdmin,
+    VersionedForm,
+    needs_save,
+    without_hidden_jobs,
+)
 from django_dcron.admin.display import EMPTY, preformatted, render_muted
 from django_dcron.admin.json_input import json_textarea
 from django_dcron.admin.lists.base import ListAdmin
@@ -73,6 +79,7 @@ class CalendarForm(VersionedForm[Calendar]):
     class Meta:
         model = Calendar
         fields = ("name", "description", "dates")
+        field_classes = {"description": MultilineFormField}
         widgets = {
             "dates": json_textarea(rows=10),
             "description": forms.Textarea({"rows": 3, "class": "vLargeTextField"}),
@@ -223,9 +230,9 @@ class CalendarAdmin(
     def save_model(
         self, request: HttpRequest, obj: Calendar, form: CalendarForm, change: bool
     ) -> None:
-        control.save_calendar(
-            obj, expected_version=form.cleaned_data["seen_version"] if change else None
-        )
+        if needs_save(obj):
+            version = form.cleaned_data["seen_version"] if change else None
+            control.save_calendar(obj, expected_version=version)
         if not admin_scope(request, self.admin_site).sees(obj):  # the save is rolled back
             raise PermissionDenied
         for text in _omission_warnings(form.omitted):

@@ -1,4 +1,4 @@
-"""Handle a save or a deletion that loses a race against another user."""
+"""Save only changed rows, and handle a save or a deletion that loses a race."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from django_dcron.admin.actions import error_text
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.exceptions import Conflict, NotPossible
-from django_dcron.models import Job
+from django_dcron.jobs.audit.differences import differences, values_of
+from django_dcron.models import Calendar, Job, Limit
 
 if TYPE_CHECKING:
     VersionedModelForm = forms.ModelForm
@@ -32,6 +33,27 @@ else:
 
 LOST_RACES = (Conflict, ValidationError, IntegrityError)
 """Errors of a save whose form was valid: another save came first, and this one is rolled back."""
+
+
+def needs_save(row: Job | Calendar | Limit) -> bool:
+    """Return whether the row is new or has other values than the stored row.
+
+    Also true if another user has changed or deleted the row, so that the save raises ``Conflict``.
+    """
+    rows: Any = type(row).objects
+    stored = rows.filter(pk=row.pk, version=row.version).first()
+    return stored is None or bool(differences(type(row), values_of(stored), values_of(row)))
+
+
+class MultilineFormField(forms.CharField):
+    """A text with ``\\n`` as line ends, so that an unchanged text stays the same.
+
+    Browsers send ``\\r\\n``.
+    """
+
+    def to_python(self, value: Any) -> str:
+        text = super().to_python(value) or ""
+        return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 class VersionedForm(VersionedModelForm[M]):

@@ -22,7 +22,13 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron import control
 from django_dcron.admin.audit_log import AuditedAdmin
-from django_dcron.admin.conflicts import VersionedAdmin, VersionedForm, without_hidden_jobs
+from django_dcron.admin.conflicts import (
+    MultilineFormField,
+    VersionedAdmin,
+    VersionedForm,
+    needs_save,
+    without_hidden_jobs,
+)
 from django_dcron.admin.durations import DurationFormField, configured_duration
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.visibility import admin_scope
@@ -38,7 +44,7 @@ class LimitForm(VersionedForm[Limit]):
     class Meta:
         model = Limit
         fields = ("name", "description", "max_running", "max_started", "interval", "key")
-        field_classes = {"interval": DurationFormField}
+        field_classes = {"interval": DurationFormField, "description": MultilineFormField}
         widgets = {
             "description": forms.Textarea({"rows": 3, "class": "vLargeTextField"}),
             "key": forms.TextInput({"class": "vTextField", "spellcheck": "false"}),
@@ -106,9 +112,9 @@ class LimitAdmin(VersionedAdmin[Limit], AuditedAdmin[Limit], ListAdmin[Limit]):
         return int(limit.waiting)  # type: ignore[attr-defined]  # annotated
 
     def save_model(self, request: HttpRequest, obj: Limit, form: LimitForm, change: bool) -> None:
-        control.save_limit(
-            obj, expected_version=form.cleaned_data["seen_version"] if change else None
-        )
+        if needs_save(obj):
+            version = form.cleaned_data["seen_version"] if change else None
+            control.save_limit(obj, expected_version=version)
         if not admin_scope(request, self.admin_site).sees(obj):  # the save is rolled back
             raise PermissionDenied
 

@@ -62,14 +62,6 @@ def test_automatic_field_change_is_logged(admin_client: Client) -> None:
     assert change.switched is True
 
 
-def test_save_without_changes_is_logged_as_such(admin_client: Client) -> None:
-    job = make_job()
-    fill_in(admin_client, job_url(job))
-
-    (change,) = _changes(job)
-    assert (change.fields, change.action, change.version) == ((), AuditAction.CHANGE, 2)
-
-
 def test_addition_is_logged(admin_client: Client) -> None:
     fill_in(
         admin_client,

@@ -225,6 +225,13 @@ def test_preview_of_typed_dates_shows_months_or_error_and_saves_nothing(
     assert staff_with("add_calendar").post(url, filled).status_code in (403, 404)
 
 
+def test_saving_without_changes_writes_nothing(admin_client: Client) -> None:
+    calendar = make_calendar()
+    assert fill_in(admin_client, url_of(calendar)).status_code == 302
+    assert Calendar.objects.get().version == 1
+    assert not entries_by_users().exists()
+
+
 def test_conflicting_save_shows_other_version_before_overwriting(admin_client: Client) -> None:
     calendar = make_calendar()
     submitted = as_rendered(admin_client.get(url_of(calendar))) | {"dates": "12-26"}

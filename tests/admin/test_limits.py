@@ -41,6 +41,13 @@ def test_limit_can_be_added_changed_and_selected_in_a_job(admin_client: Client) 
     assert Job.objects.get(pk=job.pk).limit_id == "payment api"
 
 
+def test_saving_without_changes_writes_nothing(admin_client: Client) -> None:
+    limit = make_limit()
+    assert fill_in(admin_client, url_of(limit)).status_code == 302
+    assert Limit.objects.get().version == 1
+    assert not entries_by_users().exists()
+
+
 def test_invalid_key_is_an_error_of_its_field(admin_client: Client) -> None:
     response = fill_in(admin_client, reverse(ADD), name="api", max_running="3", key="{kwargs}")
     assert {*errors(response)} == {"key"}

@@ -23,7 +23,7 @@ from django_dcron.admin.actions import (
     ActionAdmin,
     as_list_action,
 )
-from django_dcron.admin.conflicts import VersionedAdmin
+from django_dcron.admin.conflicts import VersionedAdmin, needs_save
 from django_dcron.admin.display import (
     EMPTY,
     breakable,
@@ -255,7 +255,10 @@ class JobAdmin(
         return form  # type: ignore[no-any-return]
 
     def save_model(self, request: HttpRequest, obj: Job, form: JobForm, change: bool) -> None:
-        control.save(obj, expected_version=form.cleaned_data["seen_version"] if change else None)
+        # The save of an unchanged job may end its quarantine.
+        if needs_save(obj) or problem_of(obj):
+            version = form.cleaned_data["seen_version"] if change else None
+            control.save(obj, expected_version=version)
         if not form.scope.sees(obj):  # the save is rolled back
             raise ValidationError(NOT_VISIBLE)
 

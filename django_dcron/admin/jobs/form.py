@@ -27,6 +27,7 @@ from django.utils.timezone import get_current_timezone_name, localdate
 from django.utils.translation import gettext as _
 
 from django_dcron import targets
+from django_dcron.admin.conflicts import MultilineFormField
 from django_dcron.admin.durations import DurationFormField
 from django_dcron.admin.jobs.argument_fields import JobArguments
 from django_dcron.admin.jobs.target_note import TargetNote
@@ -178,6 +179,7 @@ class JobForm(JobModelForm):
             **dict.fromkeys(_DURATIONS, DurationFormField),
             **dict.fromkeys(_JSON, JsonFormField),
             "schedule": ScheduleFormField,
+            "description": MultilineFormField,
         }
         widgets = {
             "schedule": ScheduleTextarea(_CODE | {"rows": 2}),

@@ -93,6 +93,20 @@ def test_time_is_read_in_site_zone_if_nothing_was_due_then_in_job_zone(
     assert "note" not in answered
 
 
+def test_future_time_is_read_in_site_zone_if_the_job_has_no_occurrence_then_in_its_own(
+    admin_client: Client, job: Job, settings: Settings
+) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    Job.objects.update(timezone="America/New_York", schedule="0 17 * * *")
+    due = datetime(2136, 3, 2, 17, tzinfo=ZoneInfo("America/New_York"))
+    in_tokyo = f"{due.astimezone(ZoneInfo('Asia/Tokyo')):%Y-%m-%dT%H:%M}"
+
+    answered = ask(admin_client, job, in_tokyo).context
+    assert (answered["answer"].occurrence, "Asia/Tokyo" in answered["note"]) == (due, True)
+    answered = ask(admin_client, job, "2136-03-02T17:00").context
+    assert (answered["answer"].occurrence, "note" in answered) == (due, False)
+
+
 def test_answer_links_to_neighboring_occurrences(admin_client: Client, job: Job) -> None:
     response = ask(admin_client, job, "2026-03-01T13:10")
 

@@ -140,15 +140,17 @@ def explain_local(
     """Explain a local time, given in the job's and in the site's time zone.
 
     The answer is about the time in the job's zone, unless only the time in the site's zone has an
-    occurrence that was due or another run. A user may have copied the time from a list, which shows
-    the site's zone. Raises ``ValueError`` like ``explain``.
+    occurrence or another run, or only the occurrence in the site's zone was due. A user may have
+    copied the time from a list, which shows the site's zone. Raises ``ValueError`` like
+    ``explain``.
     """
     shown = {"show_nodes": show_nodes, "show_others": show_others}
     answer = explain(job, in_job_zone, **shown)
     no_match = answer.run is None and answer.verdict in UNMATCHED
     if in_site_zone != in_job_zone and (no_match or answer.verdict is WhyVerdict.NOT_DUE):
         other = explain(job, in_site_zone, **shown)
-        is_better = other.verdict not in (answer.verdict, WhyVerdict.NOT_DUE)
+        is_due = other.verdict is not WhyVerdict.NOT_DUE
+        is_better = other.verdict is not answer.verdict and (no_match or is_due)
         if other.has_run_at_time or (other.occurrence is not None and is_better):
             return other
     return answer

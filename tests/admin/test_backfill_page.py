@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_dcron import control
+from django_dcron.jobs import backfill
 from django_dcron.models import Cursor, Job, Run
 from tests.admin.conftest import StaffWith, job_url, make_job, make_run, messages
 from tests.factories import entries_by_users
@@ -144,6 +145,18 @@ def test_new_preview_after_job_change_covers_whole_range(admin_client: Client) -
     assert again.context["preview"].count == 3
     _confirm(admin_client, job, again)
     assert Run.objects.count() == 3
+
+
+def test_error_about_pruned_runs_names_no_option_that_the_form_lacks(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill, "kept_from", lambda job_id, oldest, now: FIRST + 9 * DAY)
+    response = _post(admin_client, make_job())
+
+    (error,) = response.context["form"].errors.as_data()["start"]
+    assert error.code == "pruned"
+    assert (FIRST + 9 * DAY).isoformat() in error.messages[0]
+    assert "over_pruned" not in error.messages[0]
 
 
 def test_times_out_of_range_in_query_string_are_refused(admin_client: Client) -> None:

@@ -104,6 +104,13 @@ class BackfillForm(ObjectActionForm):
         """Add an error of ``control.backfill`` to its field, or to the form if it has none."""
         if isinstance(error, InvalidValue) and error.field in self.fields:
             self.add_error(error.field, error.problem.translate(translation))
+        elif error.code == "pruned":  # the error names options that this form doesn't have
+            text = _(
+                "The runs before %(kept)s were pruned, so it's unknown which of these occurrences "
+                "ran. Start at %(kept)s, or run all of them with manage.py dcron backfill "
+                "--over-pruned."
+            )
+            self.add_error("start", ValidationError(text, code="pruned", params=error.params))
         else:
             self.add_error(None, error.translate(translation))
 

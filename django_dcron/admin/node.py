@@ -25,7 +25,13 @@ from django_dcron.admin.lists.filters import LiveFilter
 from django_dcron.admin.node_parts import LiveNodeAdmin
 from django_dcron.conf import settings
 from django_dcron.diagnosis import cluster
-from django_dcron.diagnosis.cluster import is_live, is_skewed, time_since, with_read_time
+from django_dcron.diagnosis.cluster import (
+    is_live,
+    is_skewed,
+    is_stalled,
+    time_since,
+    with_read_time,
+)
 from django_dcron.models import Node
 
 RANGES_AT_ONCE = 40
@@ -155,10 +161,21 @@ class NodeAdmin(LiveNodeAdmin):
 
 
 def node_state_badge(node: Node) -> str:
-    """Render the state. An expired node isn't a problem if live nodes lead its shards."""
+    """Render the state, with the problems of a live node.
+
+    An expired node isn't a problem if live nodes lead its shards.
+    """
     if not is_live(node):
         return badge("cancelled", _("Expired"))
-    return badge("degraded", _("Live, degraded")) if node.degraded else badge("live", _("Live"))
+    stalled = is_stalled(node)
+    problems = (
+        (stalled, gettext("ticks fail")),
+        (node.degraded, gettext("degraded")),
+        (node.broker_unreachable_since, gettext("no broker")),
+    )
+    found = [text for applies, text in problems if applies]
+    kind = "failed" if stalled else "degraded" if found else "live"
+    return badge(kind, ", ".join([gettext("Live"), *found]))
 
 
 def skew_of(node: Node) -> str:

@@ -1,5 +1,6 @@
 """Test the pages of nodes: their live parts, the runs of each node and the runs of each worker."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,8 +10,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from django_dcron.admin.node import node_state_badge
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import workload
+from django_dcron.diagnosis.cluster import with_read_time
 from django_dcron.models import Node, Run
 from tests.admin.conftest import StaffWith, list_url, make_attempt, make_job, make_run, run_url
 
@@ -48,6 +51,24 @@ def running(node: Node) -> Run:
     run = make_run(make_job("grind"), state="running", **sent)
     make_attempt(run, worker="celery@web-2/4242")
     return run
+
+
+def test_state_names_the_problems_of_a_live_node(admin_client: Client, db: None) -> None:
+    now = database_now("default")
+    calm = make_node("calm", ticked_at=now)
+    stalled = make_node("stalled", ticked_at=None, started_at=now - timedelta(days=1))
+    cut_off = make_node("cut off", ticked_at=now, degraded=True, broker_unreachable_since=now)
+
+    def kinds(node: Node) -> tuple[str, int]:
+        found = node_state_badge(with_read_time(Node.objects.all()).get(pk=node.pk))
+        kind, label = re.findall(r"dcron-badge dcron-(\w+)\">(.*)<", found)[0]
+        return kind, len(label.split(", "))
+
+    assert kinds(calm) == ("live", 1)
+    assert kinds(stalled) == ("failed", 2)
+    assert kinds(cut_off) == ("degraded", 3)
+    page = admin_client.get(list_url("node")).content.decode()
+    assert all(str(node_state_badge(node)) in page for node in with_read_time(Node.objects.all()))
 
 
 def test_node_page_lists_runs_that_it_sent(admin_client: Client, running: Run) -> None:

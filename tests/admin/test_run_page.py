@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.html import escape, strip_tags
 from django.utils.timezone import now
+from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.admin.runs import page
@@ -160,6 +161,20 @@ def test_page_starts_with_state_and_explanation(
     assert ('class="dcron-reason"' in verdict) == bool(run.reason)
     assert run.reason in text_of(verdict)
     assert html.index("dcron-verdict") < html.index("<fieldset")
+
+
+def test_page_of_running_run_says_that_heartbeats_are_missing(
+    admin_client: Client, running: Run, settings: Settings
+) -> None:
+    settings.DCRON_RUN_LEASE = timedelta(minutes=10)
+    start = str(page.NO_HEARTBEAT).partition("{")[0]
+
+    def is_silent_for(silence: timedelta) -> bool:
+        Run.objects.update(heartbeat_at=now() - silence)
+        return start in text_of(verdict_of(page_of(admin_client, running)))
+
+    assert is_silent_for(timedelta(minutes=11))
+    assert not is_silent_for(timedelta())
 
 
 def verdict_of(html: str) -> str:

@@ -97,6 +97,10 @@ NOT_STARTED = gettext_lazy(
 )
 SENT_AGAIN = gettext_lazy("Sent to a worker again at {queued}, not started yet.")
 WAITS_FOR_LIMIT = gettext_lazy("Waiting for the job's limit.")
+NO_HEARTBEAT = gettext_lazy(
+    "The worker has sent no heartbeat since {time}. If none follows, a node ends the attempt as "
+    "lost."
+)
 RETRY_DUE = gettext_lazy("Attempt {number} is due at {due}.")
 CANCEL_REQUESTED = gettext_lazy("Cancellation requested at {time}.")
 
@@ -226,6 +230,9 @@ class RunPage:
             near = self.now if run.state == State.RUNNING else run.scheduled_at
             at = render_time(run.cancel_requested_at, near)
             sentences.append(format_html(str(CANCEL_REQUESTED), time=at))
+        last = run.heartbeat_at if run.state == State.RUNNING else None
+        if last is not None and self.now - last >= settings.RUN_LEASE:
+            sentences.append(format_html(str(NO_HEARTBEAT), time=render_time(last, self.now)))
         if not_retried := self._not_retried:
             sentences.append(not_retried)
         if expected_end := self._expected_end:

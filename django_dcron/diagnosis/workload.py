@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import itemgetter
+from typing import Any
 
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.scope import Scope
@@ -30,7 +32,7 @@ REPLIES_EXPIRE = timedelta(minutes=2)
 class Workload:
     worker: str
     queues: tuple[str, ...]
-    """The queues of the worker's latest reply to a node; empty if it hasn't answered."""
+    """The queues of the worker's latest reply to a node; empty if it hasn't answered lately."""
     attempts: tuple[Attempt, ...]
     """The attempts that the worker executes, oldest first."""
 
@@ -47,7 +49,10 @@ def runs_sent_by(node: Node, scope: Scope) -> list[Run]:
 
 
 def workloads(nodes: Iterable[Node], scope: Scope) -> list[Workload]:
-    """Return the workers that answered one of ``nodes`` or execute a run, by name."""
+    """Return the workers that execute a run or have lately answered one of ``nodes``, by name.
+
+    ``nodes`` are live.
+    """
     running = list(
         scope.runs.running().order_by("-due_at").values_list("pk", flat=True)[:ATTEMPTS_READ]
     )
@@ -57,9 +62,8 @@ def workloads(nodes: Iterable[Node], scope: Scope) -> list[Workload]:
     for attempt in attempts.only(*columns).prefetch_related("run__job"):
         executed[_host_of(attempt.worker)].append(attempt)
     queues: dict[str, tuple[str, ...]] = {}
-    for node in nodes:
-        for reply in (node.workers or {}).get("replies", ()):
-            queues[reply["name"]] = tuple(reply["queues"])
+    for _, replies in sorted(_current_replies(nodes), key=itemgetter(0)):
+        queues |= {reply["name"]: tuple(reply["queues"]) for reply in replies}
     return [
         Workload(worker, queues.get(worker, ()), tuple(executed[worker]))
         for worker in sorted({*queues, *executed})
@@ -71,26 +75,31 @@ def latest_worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | Non
 
     The runs that a worker doesn't know are combined from its replies to all nodes.
     """
-    replies = [
-        (at, node.workers["replies"])
-        for node in live
-        if node.workers
-        and cluster.time_since(node, at := datetime.fromisoformat(node.workers["at"]))
-        < REPLIES_EXPIRE
-    ]
+    replies = _current_replies(live)
     if not replies:
         return None
     unknown: defaultdict[str, set[str]] = defaultdict(set)
     for _, workers in replies:
         for each in workers:
             unknown[each["name"]] |= set(each["unknown_runs"])
-    _, latest = max(replies, key=lambda reply: reply[0])
+    _, latest = max(replies, key=itemgetter(0))
     return tuple(
         WorkerFacts(
             each["name"], tuple(each["queues"]), each["executes"], len(unknown[each["name"]])
         )
         for each in latest
     )
+
+
+def _current_replies(live: Iterable[Node]) -> list[tuple[datetime, list[dict[str, Any]]]]:
+    """Return the replies to each node that aren't outdated, with the time of its request."""
+    return [
+        (at, node.workers["replies"])
+        for node in live
+        if node.workers
+        and cluster.time_since(node, at := datetime.fromisoformat(node.workers["at"]))
+        < REPLIES_EXPIRE
+    ]
 
 
 def _host_of(worker: str) -> str:

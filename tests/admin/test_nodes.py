@@ -127,7 +127,8 @@ def test_node_list_claims_nothing_about_workers_that_no_node_asked(
     admin_client: Client, node: Node, workers: str | None
 ) -> None:
     asked_at = database_now("default") - timedelta(minutes=10)
-    outdated = {"at": asked_at.isoformat(), "replies": []}
+    replies = node.workers["replies"]
+    outdated = {"at": asked_at.isoformat(), "replies": replies}
     Node.objects.update(workers=outdated if workers else None)
     assert "dcron-workers" not in admin_client.get(list_part_url()).content.decode()
 

@@ -82,6 +82,7 @@ class RecentStarts:
     truncated: bool
     """Whether there may be more starts."""
     succeeded: int
+    """Without shadow runs, which execute nothing."""
     failed: int
     missed_before: int
     start_delays: tuple[timedelta, ...]
@@ -299,6 +300,7 @@ class _StartedRun(NamedTuple):
     pk: UUID
     attempt: int
     state: str
+    reason: str
     missed_before: int
     due_at: datetime
     started_at: datetime
@@ -320,7 +322,7 @@ def _starts(since: datetime, scope: Scope) -> RecentStarts:
     runs = Run.objects.using(alias_for(Run)).filter(pk__in=latest, started_at__gte=since)
     started = map(_StartedRun._make, runs.values_list(*_StartedRun._fields))
     rows = [run for run in started if run.attempt == latest[run.pk]]
-    states = [run.state for run in rows]
+    states = [run.state for run in rows if run.reason != NOT_EXECUTED]
     return RecentStarts(
         number=len(rows),
         truncated=len(attempts) == SAMPLE,

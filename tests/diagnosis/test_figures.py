@@ -156,6 +156,20 @@ def test_success_rate_of_many_runs_uses_latest_starts(
     assert (rate.sampled, rate.percent) == (True, 50)
 
 
+def test_success_rate_of_many_runs_omits_shadow_runs(
+    now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "LIMIT", 1)
+    job = make_idle_job()
+    for state in ("failed", "failed", "succeeded"):
+        _started(job, now, MS, state)
+    _started(job, now, MS, reason=NOT_EXECUTED)
+
+    rate = run_figures(now).success_rate
+
+    assert (rate.succeeded, rate.failed, rate.sampled) == (1, 2, True)
+
+
 def test_start_delay_is_measured_for_latest_attempt(now: datetime) -> None:
     job = make_idle_job(max_attempts=3)
     _started(job, now, 5 * MS)

@@ -290,6 +290,29 @@ def test_health_links_to_failing_jobs(admin_client: Client, job: Job) -> None:
     assert listed_jobs("warning") == [job.pk]
 
 
+def test_health_links_to_due_runs_only(admin_client: Client, job: Job) -> None:
+    node, now = make_node(), database_now("default")
+    overdue = make_run(job, due_at=now - timedelta(hours=1), node=node.pk)
+    make_run(job, due_at=now + timedelta(hours=1), attempt=2)
+    (line,) = lines(admin_client.get(section_url("health")))
+
+    assert line.kind == "error"
+    listed = admin_client.get(line.rows.url)
+    assert [row.pk for row in listed.context["cl"].result_list] == [overdue.pk]
+
+
+def test_health_links_to_overdue_jobs_first(admin_client: Client, job: Job) -> None:
+    make_node()
+    overdue = make_job("z, the last name")
+    at = database_now("default") - timedelta(hours=1)
+    Cursor.objects.filter(pk=overdue.pk).update(next_at=at)
+    (line,) = lines(admin_client.get(section_url("health")))
+
+    assert line.kind == "error"
+    first, *_others = admin_client.get(line.rows.url).context["cl"].result_list
+    assert first.pk == overdue.pk
+
+
 def test_health_links_to_automatically_paused_jobs_only(admin_client: Client, job: Job) -> None:
     make_node()
     control.pause(make_idle_job(), "deploy")

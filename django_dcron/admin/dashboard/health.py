@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NamedTuple
 
+from django.contrib.admin.views.main import ORDER_VAR
 from django.db.models import Model
 from django.utils import translation
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard.viewer import Viewer
-from django_dcron.admin.display import change_url, list_url
+from django_dcron.admin.display import MINUTE, change_url, list_url
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.system_health import latest_incident, read_facts
 from django_dcron.jobs.pausing import AUTO_PAUSED
@@ -22,16 +23,21 @@ from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict, assess
 from django_dcron.utils.bounded_text import with_ellipsis
 
+NEXT_RUN_FIRST = "4"
+"""The order of the list of jobs by its fourth column, the next run."""
+
 
 class FilteredList(NamedTuple):
-    """A change list and its filters."""
+    """A change list, and its filters or order."""
 
     model: type[Model]
     filters: dict[str, str]
+    only_due: bool = False
+    """Whether to leave out runs that are due after the current minute."""
 
 
 _QUEUED = FilteredList(Run, {"state__exact": "queued"})
-_PENDING = FilteredList(Run, {"state__exact": "pending"})
+_OVERDUE = FilteredList(Run, {"state__exact": "pending"}, only_due=True)
 _RUNNING = FilteredList(Run, {"state__exact": "running"})
 _FAILED = FilteredList(Run, {"state__exact": "failed"})
 _FAILING_JOBS = FilteredList(Job, {"state": "failing"})
@@ -42,8 +48,8 @@ _LISTINGS: dict[Problem, FilteredList] = {
     Problem.QUEUE_STALLED: _QUEUED,
     Problem.RUN_UNKNOWN_TO_WORKER: _QUEUED,
     Problem.TASK_UNKNOWN_TO_WORKER: _QUEUED,
-    Problem.NO_BROKER: _PENDING,
-    Problem.RUN_OVERDUE: _PENDING,
+    Problem.NO_BROKER: _OVERDUE,
+    Problem.RUN_OVERDUE: _OVERDUE,
     Problem.RUN_STUCK: _RUNNING,
     Problem.RUN_OVERLONG: _RUNNING,
     Problem.EVERY_RUN_FAILS: _FAILED,
@@ -53,7 +59,7 @@ _LISTINGS: dict[Problem, FilteredList] = {
     Problem.JOB_AUTO_PAUSED: FilteredList(
         Job, {"enabled__exact": "0", "pause_reason__startswith": AUTO_PAUSED}
     ),
-    Problem.CURSOR_OVERDUE: FilteredList(Job, {}),
+    Problem.CURSOR_OVERDUE: FilteredList(Job, {"state": "enabled", ORDER_VAR: NEXT_RUN_FIRST}),
 }
 """The list that shows the rows behind a problem. All other problems link to the list of nodes."""
 
@@ -140,6 +146,10 @@ def _cause(problem: Problem | None, viewer: Viewer) -> HealthLink | None:
 def _rows(listing: FilteredList, viewer: Viewer) -> HealthLink | None:
     if not viewer.may_view(listing.model):
         return None
+    filters = listing.filters
+    if listing.only_due:
+        minute = viewer.now.replace(second=0, microsecond=0)
+        filters = {**filters, "due_at__lt": (minute + MINUTE).isoformat()}
     texts = {Run: _("View runs"), Job: _("View jobs"), Node: _("View nodes")}
-    url = list_url(listing.model, viewer.site, **listing.filters)
+    url = list_url(listing.model, viewer.site, **filters)
     return HealthLink(texts[listing.model], url)

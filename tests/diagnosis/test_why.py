@@ -1099,6 +1099,20 @@ def test_latest_occurrence_is_one_second_of_its_minute(seconds: int) -> None:
     assert "several" in [sentence.code for sentence in explain(job, NOON).sentences]
 
 
+def test_latest_occurrence_of_a_new_job_is_from_before_the_schedule_changed() -> None:
+    job = make_job(schedule="4-59/20 * * * *")
+    Job.objects.filter(pk=job.pk).update(created_at=NOON - 10 * MINUTE)
+    Cursor.objects.filter(pk=job.pk).update(placed_at=NOON, next_at=NOON + 4 * MINUTE)
+    job = Job.objects.get(pk=job.pk)
+
+    assert codes(explain_latest(job, NOON + MINUTE))[0] == "no_occurrence_yet"
+
+    run = make_run(job, NOON - 3 * MINUTE, **run_times(NOON - 3 * MINUTE))
+    answer = explain_latest(job, NOON + MINUTE)
+    assert (answer.verdict, answer.run) == (WhyVerdict.SUCCEEDED, run)
+    assert answer.after == NOON + 4 * MINUTE
+
+
 @pytest.mark.parametrize(("dispatcher", "is_named"), [("celery", True), ("thread", False)])
 def test_queued_run_names_the_queue_that_needs_a_worker(
     dispatcher: str, is_named: bool, settings: Settings

@@ -188,7 +188,16 @@ def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: 
     answer = explain(data.job, latest, exact=True)
     if answer.verdict is not WhyVerdict.NOT_CREATED:
         return answer
+    # The schedule may have changed since the job was created.
+    if (earlier := _latest_run_of_occurrence(data)) is not None:
+        return explain(data.job, earlier.scheduled_at, exact=True)
     return replace(present, sentences=tuple(_no_occurrence_yet(data)), before=None)
+
+
+def _latest_run_of_occurrence(data: ExplanationData) -> Run | None:
+    """Return the latest run of an occurrence that was due."""
+    due = data.runs.filter(scheduled_at__lte=data.now, rerun_of=None)
+    return due.filter(trigger__in=OCCURRENCE_TRIGGERS).order_by("-scheduled_at").first()
 
 
 def _latest_other_run(data: ExplanationData, after: datetime) -> Run | None:

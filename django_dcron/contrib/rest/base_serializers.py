@@ -117,6 +117,7 @@ class DocumentSerializer(StrictModelSerializer):
     """
 
     def to_internal_value(self, data: Any) -> Any:
+        values = None
         errors = self.other_errors(data)
         try:
             values = super().to_internal_value(data)
@@ -135,7 +136,8 @@ class DocumentSerializer(StrictModelSerializer):
         """Return the model's errors about the fields that aren't in ``errors``."""
         if not isinstance(data, Mapping):
             return {}
-        blank: Any = self.Meta.model()
+        model: Any = self.Meta.model
+        blank = model()
         row = copy.copy(self.instance or blank)
         field: Any
         for field in self._writable_fields:

@@ -140,10 +140,10 @@ class IncidentViewSet(BaseViewSet):
         )
         return Response(self._shown([changed])[0])
 
-    def _shown(self, incidents: Sequence[Incident]) -> list[dict[str, Any]]:
+    def _shown(self, incidents: Sequence[Incident]) -> Sequence[dict[str, Any]]:
         """Return the incidents without the ids of runs that the request may not see."""
         serialized: Any = IncidentSerializer(incidents, many=True).data
-        shown: list[dict[str, Any]] = serialized
+        shown: Sequence[dict[str, Any]] = serialized
         if self.scope.narrows(Run):
             run_ids = [incident.last_run for incident in incidents if incident.last_run]
             visible = {*self.scope.runs.filter(pk__in=run_ids).values_list("pk", flat=True)}

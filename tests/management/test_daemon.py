@@ -94,7 +94,7 @@ def test_documented_commands_start_restart_and_stop_node(
     """Run the commands of the documentation."""
     commands = re.findall(r"^manage\.py dcron (.*)$", WITHOUT_A_SUPERVISOR, re.MULTILINE)
     start, state, restart, stop = (
-        command.replace("/run/shop", str(path.parent))
+        command.replace("/var/lib/shop", str(path.parent))
         .replace("/var/log/shop", str(path.parent))
         .split()
         for command in commands

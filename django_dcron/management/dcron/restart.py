@@ -30,7 +30,7 @@ HELP = (
     "or didn't start; 2 if its start options are unknown."
 )
 EXAMPLES = """
-restart --pid-file /run/shop/dcron.pid
+restart --pid-file /var/lib/shop/dcron.pid
 restart --timeout 10s --force
 """
 

@@ -38,7 +38,7 @@ HELP = (
 )
 EXAMPLES = """
 start
-start --daemon --pid-file /run/shop/dcron.pid --log-file /var/log/shop/dcron.log
+start --daemon --pid-file /var/lib/shop/dcron.pid --log-file /var/log/shop/dcron.log
 start --daemon --embedded --name berlin-1
 """
 DEFAULT_LOG = "dcron.log"

@@ -35,7 +35,7 @@ HELP = (
     "3 if it isn't running; 4 if its state is unknown."
 )
 EXAMPLES = """
-state --pid-file /run/shop/dcron.pid
+state --pid-file /var/lib/shop/dcron.pid
 state --json
 """
 RUNNING, KILLED, STOPPED = "running", "killed", "stopped"

@@ -19,7 +19,7 @@ HELP = (
     "codes: 0 if the node has stopped or wasn't running; 1 if it is still draining after --timeout."
 )
 EXAMPLES = """
-stop --pid-file /run/shop/dcron.pid
+stop --pid-file /var/lib/shop/dcron.pid
 stop --timeout 10s --force
 """
 DRAIN_TIMEOUT = "60s"

@@ -748,6 +748,20 @@ def test_run_of_selection_does_not_wait() -> None:
     assert Run.objects.count() == 3
 
 
+def test_run_without_waiting_says_what_the_overlap_policy_does_to_it() -> None:
+    busy, _idle = (make_idle_job(name=name, overlap_policy="skip") for name in ("busy", "idle"))
+    make_run(busy, "running", slot="running", trigger="manual", idempotency_key="k")
+    caution = "An earlier run is unfinished"
+    assert caution in call("run", "busy", "--no-wait")[1]
+    assert [caution in line for line in call("run", "busy", "idle")[1].splitlines()] == [
+        True,
+        False,
+    ]
+    assert caution not in call("run", "idle", "--no-wait")[1]
+    again = call("run", "busy", "--no-wait", "--idempotency-key", "k")[1]
+    assert caution not in again, "the unfinished run is the requested one"
+
+
 # --- cancel and rerun ---------------------------------------------------------------------------
 
 

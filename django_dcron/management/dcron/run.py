@@ -15,7 +15,7 @@ from django.db import connections
 from django_dcron import control
 from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.start_caution import shadow_caution
+from django_dcron.diagnosis.start_caution import shadow_caution, start_cautions
 from django_dcron.exceptions import DcronError, InvalidArguments, UnknownTarget
 from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions, option_values
@@ -90,11 +90,14 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if is_bulk or options["dry_run"]:
         _run_many(output, selected, options)
         return
-    created = _trigger(selected.rows[0], options)
-    watched = _show_and_watch(output, created, timeout, waits=not options["no_wait"])
+    (job,) = selected.rows
+    waits = not options["no_wait"]
+    caution = "" if waits else _cautions([job], _arguments(options))[job.pk]
+    created = _trigger(job, options)
+    watched = _show_and_watch(output, created, timeout, caution, waits=waits)
     if output.is_json:
         _write(output, watched.run, watched.absence)
-    if not options["no_wait"]:
+    if waits:
         _report_end(output, watched)
 
 
@@ -110,13 +113,13 @@ def _run_many(output: Output, selected: SelectedRows[Job], options: dict[str, An
 
 
 def _show_and_watch(
-    output: Output, created: Run, timeout: timedelta | None, *, waits: bool
+    output: Output, created: Run, timeout: timedelta | None, caution: str, *, waits: bool
 ) -> WatchResult:
     """Name the run and, with ``waits``, watch it until it ends or the user interrupts."""
     try:
         if not output.is_json:
             output.line(f"{created.job}: run {created.pk}")
-            if not waits and (caution := shadow_caution(created.job)):
+            if caution:
                 output.line(f"{created.job}: {caution}", WARNING)
             output.flush()
         if waits:
@@ -155,14 +158,23 @@ def _report_end(output: Output, watched: WatchResult) -> None:
 def _trigger_many(
     jobs: Sequence[Job], arguments: dict[str, Any]
 ) -> list[ActionOutcome | Exception]:
+    cautions = _cautions(jobs, arguments)
     return [
-        made if isinstance(made, Exception) else _outcome(job, made)
+        made
+        if isinstance(made, Exception)
+        else ActionOutcome(f"run {made.pk}", {"run": str(made.pk)}, cautions[job.pk])
         for job, made in zip(jobs, control.trigger_many(jobs, **arguments), strict=True)
     ]
 
 
-def _outcome(job: Job, made: Run) -> ActionOutcome:
-    return ActionOutcome(f"run {made.pk}", {"run": str(made.pk)}, shadow_caution(job))
+def _cautions(jobs: Sequence[Job], arguments: dict[str, Any]) -> dict[int, str]:
+    """Return, by primary key, what the user of a run that isn't watched should know.
+
+    With an idempotency key, an unfinished run of the job may be the requested one.
+    """
+    if arguments["idempotency_key"] is not None:
+        return {job.pk: shadow_caution(job) for job in jobs}
+    return start_cautions(jobs)
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from django_dcron.contrib.importers.source_contents import (
     SourceProblem,
     SourceRuns,
     Warn,
-    check_json,
     translate_entry,
 )
 from django_dcron.db.errors import in_one_line
@@ -137,8 +136,7 @@ def _job(app: Any, definition: Any, now: datetime, warn: Warn) -> dict[str, Any]
     return {
         "target": definition["task"],
         **celery_entry.argument_fields(
-            check_json("args", list(definition.get("args") or ())),
-            check_json("kwargs", dict(definition.get("kwargs") or {})),
+            list(definition.get("args") or ()), dict(definition.get("kwargs") or {})
         ),
         "starts_at": None,
         **translated,

@@ -14,7 +14,12 @@ from typing import Any
 from django_dcron.contrib.importers.celery_task import LIMITS, expiry_fields
 from django_dcron.contrib.importers.cron_text import CronPart, CronParts, cron_text
 from django_dcron.contrib.importers.schedule_fields import interval_fields, next_due, zone_name
-from django_dcron.contrib.importers.source_contents import EntryOmitted, EntryRefused, Warn
+from django_dcron.contrib.importers.source_contents import (
+    EntryOmitted,
+    EntryRefused,
+    Warn,
+    check_json,
+)
 
 HIGHEST_PRIORITY = 9
 RELATIVE = {
@@ -91,7 +96,8 @@ def crontab_text(crontab: Any) -> str:
 
 
 def argument_fields(args: Any, kwargs: Any) -> dict[str, Any]:
-    """Check arguments decoded from JSON, and return them as fields."""
+    """Check arguments, and return them as fields. Like beat, read empty values as no arguments."""
+    args, kwargs = check_json("args", args or []), check_json("kwargs", kwargs or {})
     for name, value, kind in (("args", args, list), ("kwargs", kwargs, dict)):
         if not isinstance(value, kind):
             allowed = "list" if kind is list else "object"

@@ -215,7 +215,7 @@ def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[st
         raise EntryOmitted(f"expired at {iso_in_site_zone(options['expires'])}")
     values = {
         "target": fields["task"],
-        **celery_entry.argument_fields(fields.get("args") or [], fields.get("kwargs") or {}),
+        **celery_entry.argument_fields(fields.get("args"), fields.get("kwargs")),
         "starts_at": None,
         **celery_entry.option_fields(options, warn),
         **celery_task.policy_fields(fields["task"], options, warn),

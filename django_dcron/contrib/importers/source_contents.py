@@ -14,6 +14,7 @@ from django.db import DatabaseError
 
 from django_dcron.db.errors import in_one_line
 from django_dcron.exceptions import DcronError, InvalidSchedule
+from django_dcron.utils.json_values import check_storable
 
 LONGEST_REASON = 300
 NEXT_DUE = "next_due"
@@ -247,9 +248,13 @@ def warn_about_workers(setting: str, value: str, warn: Warn) -> None:
 def check_json(field_name: str, value: Any) -> Any:
     """Return ``value`` after encoding and decoding it as JSON: tuples become lists.
 
-    Raises ``EntryRefused`` if JSON can't represent the value.
+    Raises ``EntryRefused`` if JSON can't represent the value, or no database can store it.
     """
     try:
-        return json.loads(json.dumps(value, allow_nan=False))
+        decoded = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise EntryRefused(f"{field_name}: {value!r:.80} is not a JSON value ({error})") from None
+    try:
+        return check_storable(decoded)
+    except ValueError as error:
+        raise EntryRefused(f"{field_name}: {value!r:.80} can't be stored: {error}") from None

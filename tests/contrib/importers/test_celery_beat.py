@@ -231,8 +231,12 @@ def test_headers_and_high_priorities_are_reported() -> None:
     ("field", "text", "message"),
     [
         ("args", "[1", "is not JSON"),
-        ("args", "{}", "not a JSON list"),
-        ("kwargs", "[]", "not a JSON object"),
+        ("args", '{"city": "Ulm"}', "not a JSON list"),
+        ("kwargs", "[1]", "not a JSON object"),
+        ("args", "[NaN]", "not a JSON value"),
+        ("args", "[1e999]", "not a JSON value"),
+        ("args", r'["\u0000"]', "can't be stored"),
+        ("kwargs", '{"a": ' + "[" * 40 + "]" * 40 + "}", "can't be stored"),
         (
             "kwargs",
             '{"at": {"__type__": "datetime", "__value__": "2027-01-01"}}',
@@ -245,6 +249,12 @@ def test_invalid_arguments_are_refused(field: str, text: str, message: str) -> N
     row(**interval(), **{field: text})
     assert field in found().refused
     assert message in found().refused
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [("{}", "[]"), ("null", "null"), ("", "")])
+def test_empty_arguments_are_none_as_in_beat(args: str, kwargs: str) -> None:
+    row(**interval(), args=args, kwargs=kwargs)
+    assert (found().values["args"], found().values["kwargs"]) == ([], {})
 
 
 def test_invalid_crontab_is_refused() -> None:

@@ -575,7 +575,7 @@ def test_handover_with_refused_entries_is_complete() -> None:
     )
 
 
-@pytest.mark.parametrize("refused", [{"task": "tests.app.tasks.unknown"}, {"args": "{}"}])
+@pytest.mark.parametrize("refused", [{"task": "tests.app.tasks.unknown"}, {"args": "7"}])
 def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unscheduled(
     refused: dict[str, str],
 ) -> None:
@@ -600,7 +600,7 @@ def test_paused_job_whose_refused_entry_is_disabled_there_is_not_reported_as_ena
     assert call("import", SOURCE, "--apply").code == 0
     from django_celery_beat.models import PeriodicTask
 
-    PeriodicTask.objects.update(args="{}")
+    PeriodicTask.objects.update(args="7")
     PeriodicTask.objects.filter(name="disabled").update(enabled=False)
     for job in Job.objects.all():
         control.pause(job, "ask Ann")

@@ -13,6 +13,7 @@ from django.db import transaction
 
 from django_dcron.contrib.importers import celery_entry, celery_task
 from django_dcron.contrib.importers.schedule_fields import (
+    check_not_over,
     iso_in_site_zone,
     next_due,
     one_off_schedule,
@@ -129,7 +130,9 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
     values |= _schedule_fields(row, now, warn)
     if NEXT_DUE in values:
         values.pop("starts_at")
-    return values | {LAST_RUN: row.last_run_at or row.date_changed}
+    values[LAST_RUN] = row.last_run_at or row.date_changed
+    check_not_over(values, now)
+    return values
 
 
 def _json(row: Any, name: str, default: str) -> Any:

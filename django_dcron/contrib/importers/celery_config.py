@@ -12,7 +12,11 @@ from typing import Any
 from django.apps import apps
 
 from django_dcron.contrib.importers import celery_entry, celery_task
-from django_dcron.contrib.importers.schedule_fields import LONG_INTERVAL, iso_in_site_zone
+from django_dcron.contrib.importers.schedule_fields import (
+    LONG_INTERVAL,
+    check_not_over,
+    iso_in_site_zone,
+)
 from django_dcron.contrib.importers.source_contents import (
     EntryOmitted,
     EntryRefused,
@@ -133,7 +137,7 @@ def _job(app: Any, definition: Any, now: datetime, warn: Warn) -> dict[str, Any]
             "the interval counts from when the job is enabled, because beat's last run isn't "
             "known; to keep its phase, set starts_at"
         )
-    return {
+    values = {
         "target": definition["task"],
         **celery_entry.argument_fields(
             list(definition.get("args") or ()), dict(definition.get("kwargs") or {})
@@ -145,6 +149,8 @@ def _job(app: Any, definition: Any, now: datetime, warn: Warn) -> dict[str, Any]
         "pause_reason": "",
         **fields,
     }
+    check_not_over(values, now)
+    return values
 
 
 def _schedule(app: Any, schedule: Any, *, relative: bool) -> Any:

@@ -20,7 +20,7 @@ from django_dcron.contrib.importers.retries import (
 from django_dcron.contrib.importers.source_contents import EntryRefused, Warn
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.policies.retry import exception_name
-from django_dcron.schedules.timetable import MICROSECOND
+from django_dcron.schedules.timetable import END, MICROSECOND
 
 LIMITS = ("soft_time_limit", "time_limit")
 
@@ -149,7 +149,8 @@ def expiry_fields(expires: Any) -> dict[str, Any]:
     """Translate ``expires``: a time ends the schedule, a number of seconds limits late starts."""
     if isinstance(expires, datetime):
         aware = expires if expires.tzinfo else expires.replace(tzinfo=UTC)
-        return {"ends_at": aware - MICROSECOND, "start_deadline": None}
+        ends_at = aware - MICROSECOND if aware < END else None  # schedules end there anyway
+        return {"ends_at": ends_at, "start_deadline": None}
     if expires is None or expires == 0:
         return {"ends_at": None, "start_deadline": None}
     if isinstance(expires, bool) or not isinstance(expires, int | float) or expires < 1:

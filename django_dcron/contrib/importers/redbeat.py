@@ -11,7 +11,7 @@ from typing import Any
 
 from django_dcron.contrib.importers import celery_entry, celery_task
 from django_dcron.contrib.importers.redbeat_rules import rule_fields
-from django_dcron.contrib.importers.schedule_fields import iso_in_site_zone
+from django_dcron.contrib.importers.schedule_fields import check_not_over, iso_in_site_zone
 from django_dcron.contrib.importers.source_contents import (
     LAST_RUN,
     EntryOmitted,
@@ -226,7 +226,9 @@ def _job(definition: Stored, meta: Stored, now: datetime, warn: Warn) -> dict[st
     values |= _schedule_fields(schedule, values["ends_at"], now, warn)
     if due := celery_entry.next_due_of_entry(schedule, _last_run_or_none(meta), now):
         values.pop("starts_at")
-    return values | due | {LAST_RUN: _last_run_or_none(meta)}
+    values |= due | {LAST_RUN: _last_run_or_none(meta)}
+    check_not_over(values, now)
+    return values
 
 
 def _last_run_or_none(meta: Stored) -> datetime | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -9,11 +10,15 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 
 from django_dcron.contrib.importers.source_contents import (
+    LAST_RUN,
     NEXT_DUE,
+    EntryOmitted,
     EntryRefused,
     OneOffPassed,
     Warn,
 )
+from django_dcron.schedules.schedule import parse_schedule
+from django_dcron.schedules.timetable import Timetable
 
 SECOND = timedelta(seconds=1)
 LONG_INTERVAL = timedelta(minutes=10)
@@ -72,6 +77,23 @@ def one_off_schedule(at: datetime, now: datetime, warn: Warn) -> dict[str, str]:
     # Rounded in UTC, because a local time of the hour that repeats would change to the other one.
     text = iso_in_site_zone(whole_second(at.astimezone(UTC)))
     return {"schedule": f"@at {text}", "timezone": settings.TIME_ZONE}
+
+
+def check_not_over(values: Mapping[str, Any], now: datetime) -> None:
+    """Raise ``EntryOmitted`` if an entry ends before its next occurrence.
+
+    An occurrence after the last run counts, although it may have passed: the source hasn't run it.
+    """
+    ends_at = values["ends_at"]
+    if ends_at is None:
+        return
+    schedule = parse_schedule(values["schedule"], values["timezone"])
+    begin = now if schedule.interval else min(values.get(LAST_RUN) or now, now)
+    timetable = Timetable(schedule, values.get("starts_at"))
+    first = values.get(NEXT_DUE) or timetable.first_after(begin)
+    if first is None or first > ends_at:
+        end = iso_in_site_zone(whole_second(ends_at))
+        raise EntryOmitted(f"no occurrence is left before it ends at {end}")
 
 
 def interval_fields(length: timedelta) -> dict[str, str]:

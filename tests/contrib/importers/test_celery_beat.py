@@ -207,6 +207,25 @@ def test_occurrence_at_the_start_runs_here_but_not_in_beat() -> None:
     assert made.due_start_time(UTC) == FAR + timedelta(minutes=1)
 
 
+def test_row_without_an_occurrence_before_it_expires_is_omitted() -> None:
+    soon = {"expires": NOW + timedelta(minutes=30)}
+    before = {"last_run_at": NOW - timedelta(days=1)}
+    row("daily", **crontab(minute="0", hour="9"), **soon, last_run_at=NOW - timedelta(hours=3))
+    row("overdue", **crontab(minute="0", hour="9"), **soon, **before)
+    row("weekly", **interval(7, "days"), **soon, **before)
+    row("hourly", **interval(1, "hours"), **soon, **before)
+    row("once", **clocked(NOW + timedelta(hours=1)), **soon)
+    row("later", **crontab(), **soon, start_time=NOW + timedelta(hours=1))
+    omitted = {entry.name for entry in celery_beat.read(NOW).entries if entry.omitted}
+    assert omitted == {"daily", "weekly", "once", "later"}
+    assert "ends at 2027-01-01T12:30:00Z" in found("daily").omitted
+
+
+def test_expiry_beyond_the_supported_range_is_no_end() -> None:
+    row(**crontab(), expires=datetime(9999, 12, 31, tzinfo=UTC))
+    assert (found().refused, found().values["ends_at"]) == ("", None)
+
+
 def test_expired_row_is_not_imported() -> None:
     row(**crontab(minute="30"), expires=NOW)
     assert "expired" in found().omitted

@@ -594,6 +594,22 @@ def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unschedu
     assert "neither scheduler" not in done.out
 
 
+def test_row_that_has_run_for_the_last_time_before_it_expires_does_not_wait_for_a_handover() -> (
+    None
+):
+    from django_celery_beat.models import PeriodicTask
+
+    crontab_row("a", **twelve_hours_from_now())
+    crontab_row("ending", **twelve_hours_from_now())
+    now = datetime.now(UTC)
+    rows = PeriodicTask.objects.filter(name="ending")
+    rows.update(expires=now + timedelta(days=1))
+    assert call("import", SOURCE, "--apply", "--disabled").code == 0
+    rows.update(expires=now + timedelta(hours=1), last_run_at=now)
+    done = call("handover", SOURCE, "--apply")
+    assert (done.code, enabled_jobs()) == (0, ["a"])
+
+
 def test_paused_job_whose_refused_entry_is_disabled_there_is_not_reported_as_enabled() -> None:
     for name in ("disabled", "enabled"):
         crontab_row(name, **twelve_hours_from_now())

@@ -131,9 +131,11 @@ def test_recurrence_rule_without_a_start_is_refused() -> None:
 
 def test_expires_becomes_the_end() -> None:
     save("past", options={"expires": NOW})
-    save("ahead", options={"expires": NOW + timedelta(seconds=1)})
+    save("without occurrence", options={"expires": NOW + timedelta(seconds=1)})
+    save("ahead", options={"expires": NOW + timedelta(minutes=1)})
     assert "expired" in found("past").omitted
-    assert found("ahead").values["ends_at"] == NOW + timedelta(microseconds=999_999)
+    assert "no occurrence is left" in found("without occurrence").omitted
+    assert found("ahead").values["ends_at"] == NOW + timedelta(minutes=1) - MICROSECOND
 
 
 def test_datetime_arguments_and_unknown_options_are_reported() -> None:

@@ -91,7 +91,6 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     _show_preconditions(out, options)
     defaults: dict[str, Any] = {
         "format": None,
-        "namespace": None,
         "disabled": False,
         "atomic": False,
         "shadow": False,
@@ -203,12 +202,12 @@ def _show_next_step(out: Output, source: str) -> None:
 
 
 def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
-    if out.is_json:
-        return
     scheduler = process_name(options["source"])
+    if out.is_json:
+        _warn_if_running(out, options["source"], scheduler)
+        return
     out.line(f"{scheduler} must be stopped. Otherwise, both schedulers run the jobs.", WARNING)
-    if reason := _why_running(options["source"]):
-        out.line(f"! {scheduler} may still be running: {reason}", BAD)
+    _warn_if_running(out, options["source"], scheduler)
     if not Node.objects.live(settings.LEASE).exists():
         out.line("! No node is running. Start one before the handover: manage.py runcron", WARNING)
 
@@ -226,6 +225,16 @@ def _doctor_detects_runs(options: dict[str, Any]) -> bool:
     return False
 
 
+def _warn_if_running(out: Output, source: str, scheduler: str) -> None:
+    """Warn that the scheduler may still run, with ``--json`` on standard error."""
+    if reason := _why_running(source):
+        warning = f"! {scheduler} may still be running: {reason}"
+        if out.is_json:
+            out.progress(warning)
+        else:
+            out.line(warning, BAD)
+
+
 def _why_running(source: str) -> str:
     if source not in DETECT_RUNNING:
         return ""
@@ -238,8 +247,7 @@ def _why_running(source: str) -> str:
 def _hand_back(out: Output, options: dict[str, Any]) -> None:
     source = options["source"]
     _check_can_hand_back(options)
-    if not out.is_json and (reason := _why_running(source)):
-        out.line(f"! {source} may still be running: {reason}", BAD)
+    _warn_if_running(out, source, source)
     try:
         plan = plan_handback(source)
     except SourceProblem as error:
@@ -268,7 +276,7 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
 
 def _check_can_hand_back(options: dict[str, Any]) -> None:
     source = options["source"]
-    for name in OPTIONS_OF_SOURCES:
+    for name in (*OPTIONS_OF_SOURCES, "namespace"):
         if options[name]:
             raise usage_error(f"--{name} can't be combined with --back.")
     if source not in HANDBACK_SOURCES:

@@ -94,11 +94,6 @@ def add_arguments(parser: CommandParser) -> None:
         choices=[form.value for form in FileFormat],
         help="file format (default: by its name); lines of a system-crontab contain a user",
     )
-    parser.add_argument(
-        "--namespace",
-        type=_namespace,
-        help="namespace of the jobs (default: the namespace in an export, otherwise 'default')",
-    )
     add_source_options(parser)
     parser.add_argument(
         "--without-shell",
@@ -184,7 +179,12 @@ def _add_report_options(parser: CommandParser) -> None:
 
 
 def add_source_options(parser: CommandParser) -> None:
-    """Add the options that the reader of a source gets."""
+    """Add the options that each command that reads a source has."""
+    parser.add_argument(
+        "--namespace",
+        type=_namespace,
+        help="namespace of the jobs (default: the namespace in an export, otherwise 'default')",
+    )
     parser.add_argument(
         "--timezone",
         help="time zone of a crontab's machine (default: TIME_ZONE, for django-crontab that of "

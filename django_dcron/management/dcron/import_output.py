@@ -292,7 +292,8 @@ def show_remaining_work(
         out.line(f"! {job} is still a shadow: its code isn't executed", WARNING)
     if waiting := _awaiting_handover(options, plans):
         source = options["source"]
-        given = [f"--{name}={options[name]}" for name in OPTIONS_OF_SOURCES if options[name]]
+        names = (*OPTIONS_OF_SOURCES, "namespace")
+        given = [f"--{name}={options[name]}" for name in names if options[name]]
         command = shlex.join(["manage.py", "dcron", "handover", source, *given, "--apply"])
         out.line(
             f"! {number_of(len(waiting), 'job waits', 'jobs wait')} for the handover, paused or as "

@@ -610,6 +610,17 @@ def test_row_that_has_run_for_the_last_time_before_it_expires_does_not_wait_for_
     assert (done.code, enabled_jobs()) == (0, ["a"])
 
 
+def test_new_row_gets_the_namespace_of_the_handover() -> None:
+    crontab_row("a", **twelve_hours_from_now())
+    for _ in range(2):
+        imported = call("import", SOURCE, "--apply", "--disabled", "--namespace", "shop")
+    assert f"handover {SOURCE} --namespace=shop --apply" in imported.out
+    crontab_row("new", **twelve_hours_from_now())
+    assert call("handover", SOURCE, "--apply", "--namespace", "shop").code == 0
+    assert sorted(map(str, Job.objects.filter(enabled=True))) == ["shop/a", "shop/new"]
+    assert call("handover", SOURCE, "--back", "--namespace", "shop").code == 2
+
+
 def test_paused_job_whose_refused_entry_is_disabled_there_is_not_reported_as_enabled() -> None:
     for name in ("disabled", "enabled"):
         crontab_row(name, **twelve_hours_from_now())

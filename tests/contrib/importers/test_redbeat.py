@@ -309,16 +309,21 @@ def test_entry_is_not_due_immediately_after_handing_it_back() -> None:
 
 
 @pytest.mark.parametrize("direction", [[], ["--back"]])
-def test_handover_warns_while_beat_holds_its_lock(direction: list[str]) -> None:
+def test_handover_warns_while_beat_holds_its_lock(
+    direction: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     save()
     assert "may still be running" not in call("handover", "redbeat", *direction).out
     client, key = get_redis(app), ensure_conf(app).lock_key
     client.set(key, "held", ex=300)
     result = call("handover", "redbeat", *direction)
+    as_json = call("handover", "redbeat", *direction, "--json")
     client.delete(key)
-    assert result.code == 0
+    assert (result.code, as_json.code) == (0, 0)
     assert "may still be running" in result.out
     assert key in result.out
+    assert as_json.json["source"] == "redbeat"
+    assert "may still be running" in capsys.readouterr().err
 
 
 def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:

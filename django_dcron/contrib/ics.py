@@ -52,6 +52,7 @@ _TOO_MANY_EVENTS = _("The file has %(count)d events (allowed: %(most)d).")
 _INVALID = _("its %(name)s is invalid")
 _NO_DURATION = _("it has no duration")
 _TOO_MANY_DATES = _("it has more than %(most)d dates")
+_OTHER_TIMES = _("it has additional dates with another time of day or duration")
 _SEVERAL_RULES = _("it has several recurrence rules")
 _UNSUPPORTED_RULE = _("its recurrence rule isn't supported: %(problem)s")
 
@@ -154,11 +155,11 @@ class _Event:
     def entries(self, first: date, last: date) -> list[str]:
         """Return the calendar entries of the event, for the dates from ``first`` to ``last``."""
         rule, end, count = self._rule()
-        removed = set(map(_date_of, _read(self._event, "exdates", "EXDATE")))
+        removed = set(map(self._day_of, _read(self._event, "exdates", "EXDATE")))
         if "RECURRENCE-ID" not in self._event:
             uid = str(self._event.get("UID", ""))
-            removed |= {day for key, day in self._replaced if key == uid}
-        added = [_date_of(day) for day, _duration in _read(self._event, "rdates", "RDATE")]
+            removed |= {self._day_of(begin) for key, begin in self._replaced if key == uid}
+        added = [self._added_day(*each) for each in _read(self._event, "rdates", "RDATE")]
         is_plain = end == LAST_DAY and count is None and not removed and not added
         recurring = self._recurring_entry(rule) if is_plain and self._day <= first else None
         if recurring is not None:
@@ -169,6 +170,21 @@ class _Event:
             if stop > datetime.combine(first, MIDNIGHT) and begin.date() <= last:
                 found += _entries(begin, stop)
         return found
+
+    def _day_of(self, begin: date) -> date:
+        """Return the date of an occurrence that begins at ``begin``, in the event's time zone."""
+        if isinstance(begin, datetime) and begin.tzinfo and self._zone_of_event:
+            begin = begin.astimezone(self._zone_of_event)
+        return _date_of(begin)
+
+    def _added_day(self, begin: date, end: date | None) -> date:
+        if isinstance(begin, datetime):
+            if begin.tzinfo and self._zone_of_event:
+                begin = begin.astimezone(self._zone_of_event)
+            has_own_length = end is not None and _length(begin, end) != self._length
+            if begin.time() != self._time or has_own_length:
+                raise _NotExpressible(_OTHER_TIMES)
+        return self._day_of(begin)
 
     def _rule(self) -> tuple[Recurrence | None, date, int | None]:
         """Return the event's rule, its last date and its number of dates, if it has any."""
@@ -341,12 +357,14 @@ def _read(event: Any, name: str, property_name: str) -> Any:
 
 
 def _key_of_replaced(event: Any) -> tuple[str, date]:
-    """Return the UID and the date of the occurrence that this event replaces."""
+    """Return the UID and the begin of the occurrence that this event replaces."""
+    begin: date = FIRST_DAY
     try:
-        day = _date_of(event["RECURRENCE-ID"].dt)
+        begin = event["RECURRENCE-ID"].dt
+        _date_of(begin)
     except Exception:  # a malformed value; the event itself is then omitted
-        day = FIRST_DAY
-    return str(event.get("UID", "")), day
+        begin = FIRST_DAY
+    return str(event.get("UID", "")), begin
 
 
 def _summary(event: Any) -> str:

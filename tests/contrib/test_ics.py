@@ -116,6 +116,14 @@ DAY_EVENT = "DTSTART;VALUE=DATE:{} DTEND;VALUE=DATE:{}"
             "DTSTART:20261104T010000Z DURATION:PT2H RRULE:FREQ=MONTHLY;BYDAY=1WE;COUNT=2",
             "2026-11-04 02:00-04:00, 2026-12-02 02:00-04:00",
         ),
+        # Dates of other zones: 23:00 in UTC is the next day in Berlin.
+        (
+            "DTSTART;TZID=Europe/Berlin:20261110T000000 DURATION:PT2H RRULE:FREQ=DAILY;COUNT=3"
+            " EXDATE:20261110T230000Z RDATE:20261129T230000Z"
+            " RDATE;VALUE=PERIOD:20261204T230000Z/PT2H",
+            "2026-11-10 00:00-02:00, 2026-11-12 00:00-02:00, 2026-11-30 00:00-02:00, "
+            "2026-12-05 00:00-02:00",
+        ),
         ("DTSTART;VALUE=DATE:20261224 STATUS:CANCELLED", ""),
         ("DTSTART;VALUE=DATE:20261224 TRANSP:TRANSPARENT", "2026-12-24"),
     ],
@@ -138,6 +146,17 @@ def test_replaced_and_cancelled_dates_leave_their_series() -> None:
     assert result.dates.splitlines() == ["2026-11-02, 2026-11-23", "2026-11-10", "2026-11-16"]
 
 
+def test_replaced_time_is_compared_in_the_zone_of_the_series() -> None:
+    result = read(
+        "DTSTART;TZID=Europe/Berlin:20261110T000000 DURATION:PT2H UID:a RRULE:FREQ=DAILY;COUNT=3",
+        "DTSTART:20261111T120000 DURATION:PT1H UID:a RECURRENCE-ID:20261110T230000Z",
+    )
+    assert result.dates.splitlines() == [
+        "2026-11-10 00:00-02:00, 2026-11-12 00:00-02:00",
+        "2026-11-11 12:00-13:00",
+    ]
+
+
 @pytest.mark.parametrize(
     "event",
     [
@@ -153,6 +172,9 @@ def test_replaced_and_cancelled_dates_leave_their_series() -> None:
         "DTSTART;VALUE=DATE:00010101 RRULE:FREQ=DAILY",
         "DTSTART;VALUE=DATE:19800101 RRULE:FREQ=DAILY;COUNT=30000",
         "DTSTART;VALUE=DATE:20261224 EXDATE:never",
+        "DTSTART;VALUE=DATE:20261224 RDATE:20261226T120000",
+        "DTSTART:20261224T220000 DURATION:PT1H RDATE:20261226T120000",
+        "DTSTART:20261224T220000 DURATION:PT1H RDATE;VALUE=PERIOD:20261226T220000/PT2H",
         "DTSTART;VALUE=DATE:20261101 DURATION:P999999D RRULE:FREQ=DAILY;UNTIL=20261230",
         "DTSTART;TZID=Asia/Tokyo:00010101T000000 DURATION:PT1H RRULE:FREQ=DAILY",
     ],

@@ -303,7 +303,7 @@ def test_health_links_to_due_runs_only(admin_client: Client, job: Job) -> None:
 
 def test_health_links_to_overdue_jobs_first(admin_client: Client, job: Job) -> None:
     make_node()
-    overdue = make_job("z, the last name")
+    overdue = make_job("zz")
     at = database_now("default") - timedelta(hours=1)
     Cursor.objects.filter(pk=overdue.pk).update(next_at=at)
     (line,) = lines(admin_client.get(section_url("health")))

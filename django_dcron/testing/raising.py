@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from traceback import walk_tb
 from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import TransactionManagementError
 
-from django_dcron.exceptions import RunCancelled
+from django_dcron.exceptions import PermanentFailure, RetryLater, RunCancelled
 from django_dcron.execution.current import CurrentRun
+from django_dcron.targets import celery_tasks
 
 FAILED_TRANSACTION = 3
 """The status of a failed transaction in libpq, which both PostgreSQL drivers use."""
@@ -48,10 +50,23 @@ def record_exceptions(call_next: Callable[[CurrentRun], Any]) -> Callable[[Curre
         except BaseException as exception:
             exceptions = _recorded.get()
             if exceptions is not None:
-                exceptions.append(exception)
+                exceptions.append(_raised_by_code(exception))
             raise
 
     return recording
+
+
+def _raised_by_code(exception: BaseException) -> BaseException:
+    """Return the exception that the job's code raised.
+
+    The retry of a Celery task becomes a ``RetryLater`` or ``PermanentFailure`` that is raised from
+    the exception of the task's code.
+    """
+    cause = exception.__cause__
+    if cause is None or not isinstance(exception, (RetryLater, PermanentFailure)):
+        return exception
+    *_, (innermost, _line) = walk_tb(exception.__traceback__)
+    return cause if innermost.f_globals["__name__"] == celery_tasks.__name__ else exception
 
 
 @contextmanager

@@ -571,6 +571,28 @@ def test_task_that_is_out_of_retries_fails_its_run(clock_at_nine: ManualClock) -
     assert [each.count for each in Incident.objects.all()] == [3], "all have the same cause"
 
 
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_raising_raises_the_exception_for_which_a_task_retries(
+    attempts: int, clock_at_nine: ManualClock
+) -> None:
+    make_job(schedule="0 10 * * *", target="tests.app.tasks.retry_twice", max_attempts=5)
+    for _ in range(attempts):
+        with pytest.raises(ConnectionResetError, match="no answer"):
+            run_due(at=clock_at_nine.now() + HOUR, raising=True)
+    assert Run.objects.get().attempt == min(attempts + 1, 3)
+
+
+def test_raising_raises_the_retry_that_the_code_itself_raised(
+    clock_at_nine: ManualClock, make_target: MakeTarget
+) -> None:
+    def busy() -> None:
+        raise RetryLater from ConnectionResetError("no answer")
+
+    make_job(schedule="0 10 * * *", target=make_target(busy), max_attempts=5)
+    with pytest.raises(RetryLater):
+        run_due(at=NINE + HOUR, raising=True)
+
+
 # --- limits -------------------------------------------------------------------------------------
 
 

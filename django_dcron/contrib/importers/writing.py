@@ -93,7 +93,7 @@ def _taken_keys(plans: Sequence[EntryPlan]) -> set[tuple[str, str | None]]:
 
 def _write_batch(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
     to_save = [plan for plan in plans if plan.job is not None]
-    if not any(plan.ran_until for plan in to_save):
+    if not any(plan.ran_until or _begins_at_next_due(plan) for plan in to_save):
         yield from _write_changes(plans)
     elif _error_of(partial(_save, to_save)) is not None:
         # A refused job must not stay paused until its source's last run.
@@ -148,7 +148,8 @@ def _is_taken(error: Exception) -> bool:
 def _save(plans: Sequence[EntryPlan], *, release_keys: bool = False) -> None:
     """Save the jobs of the plans, or none. Raises ``BulkSaveError``.
 
-    A job that takes over also runs the occurrences since the source's last run.
+    A job that takes over also runs the occurrences since the source's last run. An interval also
+    begins on time if it became due after the source was read.
     """
     jobs = despite_contention(partial(_save_all, plans, release_keys=release_keys), alias_for(Job))
     for plan, job in zip(plans, jobs, strict=True):
@@ -166,6 +167,7 @@ def _save_all(plans: Sequence[EntryPlan], *, release_keys: bool) -> list[Job]:
         lock_all({job.pk for job in jobs if not job._state.adding}, using)
         _begin_after_the_source(list(zip(plans, jobs, strict=True)))
         control.save_many(jobs)
+        _claim_passed_starts(list(zip(plans, jobs, strict=True)))
         for plan, job in zip(plans, jobs, strict=True):
             if plan.ran_until is not None and _is_running_shadow(plan):
                 _repeat_latest(job, plan.ran_until)
@@ -203,6 +205,32 @@ def _begin_after_the_source(pairs: Sequence[tuple[EntryPlan, Job]]) -> None:
         cursor.placed_at = begins[cursor.pk]
     if late:
         update_each(cursors.all(), late, [Cursor._meta.get_field("placed_at")])
+
+
+def _begins_at_next_due(plan: EntryPlan) -> bool:
+    """Return whether the job starts, or is retimed, at the next due time of its entry."""
+    job, due = plan.job, plan.entry.next_due
+    if job is None or due is None or not job.enabled or job.starts_at != due:
+        return False
+    return not plan.changes.keys().isdisjoint({"starts_at", "enabled", "target"})
+
+
+def _claim_passed_starts(pairs: Sequence[tuple[EntryPlan, Job]]) -> None:
+    """Make starts due that have passed since the source was read.
+
+    Otherwise, the interval would begin with its second occurrence.
+    """
+    starts = {job.pk: job.starts_at for plan, job in pairs if _begins_at_next_due(plan)}
+    cursors = Cursor.objects.using(alias_for(Cursor))
+    passed = [
+        cursor
+        for cursor in cursors.filter(pk__in=starts, next_at__isnull=False)
+        if (start := starts[cursor.pk]) is not None and start <= cursor.placed_at
+    ]
+    for cursor in passed:
+        cursor.next_at = starts[cursor.pk]
+    if passed:
+        update_each(cursors.all(), passed, [Cursor._meta.get_field("next_at")])
 
 
 def _paused_until(job: Job, at: datetime | None) -> Job:

@@ -621,6 +621,35 @@ def test_new_row_gets_the_namespace_of_the_handover() -> None:
     assert call("handover", SOURCE, "--back", "--namespace", "shop").code == 2
 
 
+@pytest.mark.parametrize("mode", ["", "--disabled", "--shadow"])
+def test_overdue_interval_runs_although_time_passes_after_the_source_was_read(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    read = celery_beat.read
+    with set_clock(datetime.now(UTC)) as clock:
+        interval_row("weekly", days=7)
+        PeriodicTask.objects.update(last_run_at=clock.now() - timedelta(days=7, hours=-1))
+        if mode:
+            assert call("import", SOURCE, "--apply", mode).code == 0
+        clock.advance(timedelta(hours=2))
+
+        def read_slowly(now: datetime) -> Any:
+            contents = read(now)
+            clock.advance(timedelta(seconds=5))
+            return contents
+
+        monkeypatch.setattr(celery_beat, "read", read_slowly)
+        assert call("handover", SOURCE, "--apply").code == 0
+        job = Job.objects.get()
+        assert job.cursor.next_at == job.starts_at
+        executed = [run.scheduled_at for run in run_due() if run.state == State.SUCCEEDED]
+        assert executed == [job.starts_at]
+        job.cursor.refresh_from_db()
+        assert job.cursor.next_at == job.starts_at + timedelta(days=7)
+
+
 def test_paused_job_whose_refused_entry_is_disabled_there_is_not_reported_as_enabled() -> None:
     for name in ("disabled", "enabled"):
         crontab_row(name, **twelve_hours_from_now())

@@ -184,9 +184,12 @@ def _crontab(row: Any) -> Any:
 def _next_occurrence_only(
     row: Any, fields: dict[str, str], now: datetime, warn: Warn
 ) -> dict[str, Any]:
-    """Translate a one-off crontab: only its next occurrence runs."""
+    """Translate a one-off crontab: only the next occurrence after the row's last change runs.
+
+    Otherwise, a repeated import would schedule a job again that has already run.
+    """
     schedule = parse_schedule(fields["schedule"], fields["timezone"])
-    first = Timetable(schedule, row.start_time).first_after(now)
+    first = Timetable(schedule, row.start_time).first_after(row.last_run_at or row.date_changed)
     if first is None:
         raise EntryOmitted("the schedule has no further occurrence")
     return _one_off_values(row, first, now, warn)

@@ -173,9 +173,14 @@ def test_times_are_in_the_zone_of_the_site(settings: Settings) -> None:
 
 
 def test_one_off_crontab_runs_only_at_its_next_occurrence() -> None:
+    from django_celery_beat.models import PeriodicTask
+
     row(**crontab("Europe/Berlin", minute="0", hour="9"), one_off=True)
+    PeriodicTask.objects.update(date_changed=NOW)
     assert found().values["schedule"] == "@at 2027-01-02T08:00:00Z"
     assert found(now=NOW + timedelta(hours=19)).values["schedule"] == "@at 2027-01-02T08:00:00Z"
+    passed = found(now=NOW + timedelta(hours=20))
+    assert (passed.has_passed, "2027-01-02T08:00:00Z, has passed" in passed.refused) == (True, True)
 
 
 def test_one_off_crontab_respects_its_start() -> None:

@@ -747,6 +747,21 @@ def test_one_off_that_has_run_here_is_not_refused() -> None:
     assert "run it manually" not in repeated.out
 
 
+def test_one_off_crontab_that_has_run_here_is_not_scheduled_again() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    row = crontab_row("once", minute="0", hour="9")
+    with set_clock(datetime.now(UTC)) as clock:
+        PeriodicTask.objects.update(one_off=True, date_changed=clock.now())
+        assert call("import", SOURCE, "--apply").code == 0
+        clock.advance(timedelta(days=1))
+        assert [run.job.name for run in run_due()] == [row.name]
+        disable_exhausted([Job.objects.get().pk], "default")
+        assert call("import", SOURCE, "--apply").code == 0
+        clock.advance(timedelta(days=1))
+        assert run_due() == []
+
+
 @pytest.mark.parametrize("first", ["--disabled", "--shadow"])
 def test_known_warnings_are_not_repeated(first: str) -> None:
     crontab_row("Report (Berlin)", **twelve_hours_from_now())

@@ -164,10 +164,12 @@ def _schedule_fields(row: Any, now: datetime, warn: Warn) -> dict[str, Any]:
 def _phase(row: Any, length: timedelta, now: datetime) -> dict[str, datetime]:
     """Return when beat would run the interval next.
 
-    Beat counts the interval of a row that never ran from the row's last change.
+    Beat runs a row that never ran at its start, or counts from the row's last change.
     """
-    if row.start_time and (row.start_time > now or row.last_run_at is None):
+    if row.start_time and row.start_time > now:
         return {}
+    if row.start_time and row.last_run_at is None:
+        return next_due(row.start_time - length, length, now)
     return next_due(row.last_run_at or row.date_changed, length, now)
 
 

@@ -335,12 +335,15 @@ def test_long_interval_keeps_its_phase() -> None:
     row("b", **interval(7, "days"), start_time=FAR)
     row("c", **interval(5, "minutes"))
     row("new", **interval(7, "days"))
-    PeriodicTask.objects.exclude(name="new").update(last_run_at=NOW - timedelta(days=6))
+    row("passed", **interval(7, "days"), start_time=NOW - timedelta(days=1))
+    ran = PeriodicTask.objects.filter(name__in="abc")
+    ran.update(last_run_at=NOW - timedelta(days=6))
     PeriodicTask.objects.filter(name="new").update(date_changed=NOW - timedelta(days=2))
     assert found("a").next_due == NOW + timedelta(days=1)
     assert (found("b").next_due, found("b").values["starts_at"]) == (None, FAR)
     assert (found("c").next_due, found("c").values["starts_at"]) == (None, None)
     assert found("new").next_due == NOW + timedelta(days=5)
+    assert found("passed").next_due == NOW, "beat would run it at once"
 
 
 def test_retry_options_of_the_task_become_fields_of_the_job() -> None:

@@ -172,4 +172,5 @@ def _interval_values(row: Any, now: datetime) -> dict[str, Any]:
     last = first + row.repeat * length
     if due > last:
         raise EntryOmitted("the task has no repeats left")
-    return fields | {"starts_at": whole_second(due), "ends_at": whole_second(last)}
+    # The start doesn't depend on ``now``, so a repeated import changes nothing.
+    return fields | {"starts_at": whole_second(first), "ends_at": whole_second(last)}

@@ -226,6 +226,11 @@ def test_intervals_keep_their_phase_and_end(
     assert [each for each in occurrences if each is not None] == expected
 
 
+def test_later_import_of_remaining_repeats_changes_nothing() -> None:
+    make("Repeatable", interval=2, interval_unit="days", repeat=5, scheduled_time=NOW)
+    assert found(NOW + timedelta(days=3)).values == found(NOW).values
+
+
 def test_row_without_remaining_repeats_is_omitted() -> None:
     make(
         "Repeatable",

@@ -1,9 +1,11 @@
 """Middleware that captures the job's log and output, up to a limit, for the attempt's row.
 
 One handler on the root logger and one wrapper around ``sys.stdout`` serve all runs of the process.
-A context variable assigns the output to its run. Output still reaches its original destination.
-Without other handlers, Python writes warnings and errors to standard error. The handler on the root
-logger does the same then, also for records outside of runs.
+Celery's workers don't propagate the records of ``get_task_logger``, so the handler is also on the
+logger of the tasks if its records don't reach the root logger. A context variable assigns the
+output to its run. Output still reaches its original destination. Without other handlers, Python
+writes warnings and errors to standard error. The handler does the same then, also for records
+outside of runs.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ CELERY_STDOUT = "celery.redirected"
 """The logger to which Celery's worker redirects printed text. Its records are skipped, because
 ``_Stdout`` captures the text.
 """
+CELERY_TASKS = "celery.task"
+"""The parent of the loggers that ``get_task_logger`` returns."""
 
 _buffer: ContextVar[BoundedText | None] = ContextVar("dcron_log_buffer", default=None)
 
@@ -64,8 +68,15 @@ def _has_other_handler(name: str) -> bool:
     while logger is not None:
         if any(handler is not _handler for handler in logger.handlers):
             return True
-        logger = logger.parent
+        logger = logger.parent if logger.propagate else None
     return False
+
+
+def _reaches_root(logger: logging.Logger) -> bool:
+    """Return whether the logger's records reach the handlers of the root logger."""
+    while logger.propagate and logger.parent is not None:
+        logger = logger.parent
+    return logger.parent is None
 
 
 class _Stdout:
@@ -100,5 +111,10 @@ def _install() -> None:
     root = logging.getLogger()
     if _handler not in root.handlers:
         root.addHandler(_handler)
+    tasks = logging.getLogger(CELERY_TASKS)
+    if _reaches_root(tasks):  # A second handler would capture each record twice.
+        tasks.removeHandler(_handler)
+    elif _handler not in tasks.handlers:
+        tasks.addHandler(_handler)
     if not isinstance(sys.stdout, _Stdout):
         sys.stdout = _Stdout(sys.stdout)

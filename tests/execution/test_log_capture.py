@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.utils.log import get_task_logger
 
 from django_dcron.execution.log_capture import CELERY_STDOUT, capture_log
 from django_dcron.utils.bounded_text import BoundedText
@@ -135,6 +136,21 @@ def test_each_thread_has_its_own_log() -> None:
     for number, log in logs.items():
         assert {line.split()[-1] for line in log.splitlines()} == {str(number)}
         assert len(log.splitlines()) == 40
+
+
+@pytest.mark.parametrize("stops_at", ["celery.task", "celery", ""])
+def test_records_of_task_loggers_are_kept_once(
+    stops_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker doesn't propagate these records. Settings may also stop them at their parent."""
+    if stops_at:
+        monkeypatch.setattr(logging.getLogger(stops_at), "propagate", False)
+    log = captured(lambda: get_task_logger("shop.tasks").warning("hello"))
+    assert log.count("WARNING shop.tasks: hello\n") == 1
+
+    monkeypatch.undo()
+    log = captured(lambda: get_task_logger("shop.tasks").warning("again"))
+    assert log.count("again") == 1
 
 
 def test_celery_record_of_a_print_is_not_kept() -> None:

@@ -23,6 +23,8 @@ from django_dcron.policies.retry import exception_name
 from django_dcron.schedules.timetable import END, MICROSECOND
 
 LIMITS = ("soft_time_limit", "time_limit")
+BEAT_NAME = "periodic_task_name"
+"""The attribute of a task's request that only django-celery-beat sets."""
 
 
 def policy_fields(name: str, options: dict[str, Any], warn: Warn) -> dict[str, Any]:
@@ -40,6 +42,11 @@ def policy_fields(name: str, options: dict[str, Any], warn: Warn) -> dict[str, A
             f"rate_limit {rate} is ignored, because it applies to each worker; to limit the starts "
             "of all workers together, create a limit with max_started and interval, and set it as "
             "the job's limit"
+        )
+    if _reads_beat_name(task):
+        warn(
+            f"the task reads {BEAT_NAME}, which only django-celery-beat sets; use "
+            "django_dcron.current_run().job.name instead"
         )
     return {
         **_retries(task, warn),
@@ -88,16 +95,21 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
 
 
 def _calls_retry(task: Any) -> bool:
+    return any("retry" in code.co_names for code in _code_of(task))
+
+
+def _reads_beat_name(task: Any) -> bool:
+    return any(BEAT_NAME in (*code.co_names, *code.co_consts) for code in _code_of(task))
+
+
+def _code_of(task: Any) -> list[CodeType]:
+    """Return the code of the task's function and of the functions in it. Empty if unknown."""
     run = getattr(task, "run", None)
     code = getattr(unwrap(run), "__code__", None) if callable(run) else None
-    return code is not None and _uses_name_retry(code)
-
-
-def _uses_name_retry(code: CodeType) -> bool:
-    """Return whether the function or a function in it uses the name ``retry``."""
-    return "retry" in code.co_names or any(
-        _uses_name_retry(inner) for inner in code.co_consts if isinstance(inner, CodeType)
-    )
+    found = [code] if isinstance(code, CodeType) else []
+    for each in found:
+        found += [inner for inner in each.co_consts if isinstance(inner, CodeType)]
+    return found
 
 
 def _waits(task: Any, retry_options: dict[str, Any], *, automatic: bool) -> dict[str, Any]:

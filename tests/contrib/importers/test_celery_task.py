@@ -44,6 +44,27 @@ def retries_itself(self: Any) -> None:
     raise self.retry()
 
 
+def read_attribute(self: Any) -> Any:
+    return self.request.periodic_task_name
+
+
+def read_by_name(self: Any) -> Any:
+    def inner() -> Any:
+        return getattr(self.request, "periodic_task_name", None)
+
+    return inner()
+
+
+@pytest.mark.parametrize("function", [read_attribute, read_by_name])
+def test_task_that_reads_the_name_of_its_row_gets_a_warning(
+    define_task: Define, function: Callable[..., Any]
+) -> None:
+    define_task(function, bind=True)
+    values, warnings = policies()
+    assert (values, len(warnings)) == ({}, 1)
+    assert "current_run().job.name" in warnings[0]
+
+
 def test_task_without_options_sets_no_fields(define_task: Define) -> None:
     define_task()
     assert policies() == ({}, [])

@@ -101,7 +101,8 @@ def _celery_warnings() -> Iterator[CheckMessage]:
             "Celery's task_always_eager is on. It applies to delay(), but not to the runs of jobs, "
             "which are still sent to the broker.",
             hint="Remove CELERY_TASK_ALWAYS_EAGER. To execute runs without a worker, set "
-            'DCRON_DISPATCHER = "thread". In tests, use django_dcron.testing.run_due.',
+            'DCRON_DISPATCHER = "thread". In tests, use django_dcron.testing.run_due. If tests '
+            "need the setting for delay(), silence this check in their settings.",
             id="django_dcron.W014",
         )
     if not has_broker():

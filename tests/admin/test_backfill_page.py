@@ -222,6 +222,17 @@ def test_preview_of_paused_job_shows_notice(admin_client: Client) -> None:
     assert "data-dcron-paused" in _post(admin_client, job).content.decode()
 
 
+def test_preview_of_imported_job_warns_about_runs_of_its_source(admin_client: Client) -> None:
+    job = make_job()
+    assert "data-dcron-imported" not in _post(admin_client, job).content.decode()
+    Job.objects.filter(pk=job.pk).update(import_source="django-celery-beat", import_key="7")
+
+    assert "data-dcron-imported" in _post(admin_client, job).content.decode()
+    for number in range(3):
+        make_run(job, FIRST + number * DAY, state="succeeded")
+    assert "data-dcron-imported" not in _post(admin_client, job).content.decode()
+
+
 @pytest.mark.parametrize(
     ("sent", "field", "code"),
     [

@@ -230,6 +230,15 @@ def test_why_names_the_past_freeze_that_delayed_a_missed_occurrence(
     assert all("deploy" in reason for reason in missed)
 
 
+def test_why_names_the_past_freeze_that_delayed_a_start(clock: ManualClock) -> None:
+    job, due, end = make_job(schedule="@never"), START + MINUTE, START + 2 * MINUTE
+    times = {"due_at": due, "claimed_at": START, "started_at": end, "finished_at": end}
+    make_run(job, "succeeded", scheduled_at=due, **times)
+    control.freeze("deploy", until=end)
+    clock.advance(HOUR)
+    assert {"frozen_all", "freeze_reason", "freeze_ended"} <= set(codes(explain(job, due)))
+
+
 def test_why_does_not_blame_a_freeze_that_began_after_the_run_was_due(clock: ManualClock) -> None:
     job = make_job(schedule="@never", misfire_policy="skip")
     due = START + MINUTE

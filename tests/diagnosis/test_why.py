@@ -384,6 +384,17 @@ def test_missed_occurrence_is_compared_with_other_jobs(counted: bool) -> None:
     assert params(answer, "others_on_time") == {"on_time": 1, "count": 3}
 
 
+@pytest.mark.parametrize(("waited", "is_late"), [(5, False), (6, True)])
+def test_late_start_is_compared_with_other_jobs(waited: int, is_late: bool) -> None:
+    job = make_job()
+    run = make_run(job, **run_times(NOON + timedelta(seconds=waited) - timedelta(milliseconds=20)))
+    make_run(make_job(name="other"), **run_times())
+
+    assert codes(explain(job, NOON)) == ["succeeded", "others_on_time"][: 1 + is_late]
+    Run.objects.filter(pk=run.pk).update(trigger="backfill")
+    assert "others_on_time" not in codes(explain(job, NOON))
+
+
 def test_missed_occurrence_is_counted_by_later_run() -> None:
     job = make_job()
     later = make_run(

@@ -48,6 +48,7 @@ from django_dcron.diagnosis.why.run_sentences import (
     late_claim_sentence,
     reason_sentence,
     run_sentences,
+    started_late,
 )
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
@@ -244,7 +245,7 @@ def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> Explained
             sentences = [_counted_under_other_definition(data, run), *changed_since(data)]
             return ExplainedOccurrence(WhyVerdict.CHANGED, sentences, run)
     elif occurrence and (run := _counting_run(data, occurrence)):
-        sentences = [*_counted_sentences(data, run), *_causes_of_miss(data, occurrence)]
+        sentences = [*_counted_sentences(data, run), *_causes_of_delay(data, occurrence)]
         return ExplainedOccurrence(WhyVerdict.COVERED, sentences, run)
     if occurrence is None:
         return explain_no_occurrence(data)
@@ -285,12 +286,13 @@ def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:
         return [*node_sentences(data), *worker_sentences(data, run)]
     if run.state == State.PENDING and run.due_at <= data.now:
         return node_sentences(data)
-    if run.state == State.MISSED:
-        return _causes_of_miss(data, run.due_at)
+    may_be_delayed = run.trigger != Trigger.BACKFILL  # which waits until a node releases it
+    if run.state == State.MISSED or (may_be_delayed and started_late(run)):
+        return _causes_of_delay(data, run.due_at)
     return freeze_sentences(data, data.past_freezes(run.due_at)) if claimed_late(run) else []
 
 
-def _causes_of_miss(data: ExplanationData, due_at: datetime) -> Iterable[Sentence]:
+def _causes_of_delay(data: ExplanationData, due_at: datetime) -> Iterable[Sentence]:
     """Name the freezes that delayed an occurrence, or compare it with the runs of other jobs."""
     freezes = [*freeze_sentences(data, data.past_freezes(due_at))]
     return freezes or other_jobs_sentences(data, due_at)

@@ -1,4 +1,4 @@
-"""Compare a missed occurrence with the runs of other jobs at about the same time.
+"""Compare a missed or late occurrence with the runs of other jobs at about the same time.
 
 If none of them started on time either, workers, broker, nodes or database were unavailable. If they
 did, the cause is with the job or its queue.
@@ -28,7 +28,7 @@ MAX_RUNS = 100
 
 
 def other_jobs_sentences(data: ExplanationData, at: datetime) -> Iterator[Sentence]:
-    """Yield whether other jobs started on time at about ``at``, the time of a missed occurrence.
+    """Yield whether other jobs started on time at about ``at``, the time of the occurrence.
 
     Yields nothing if the reader may see only some of the runs.
     """

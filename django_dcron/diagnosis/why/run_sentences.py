@@ -18,7 +18,7 @@ CLAIMED_LATE = timedelta(seconds=5)
 """Runs are claimed ahead of time. One claimed this long after its time had to wait for a node."""
 
 STARTED_LATE = timedelta(seconds=5)
-"""A run that started this long after its claim and due time may have waited for its limit."""
+"""A run started late if it started this long after its claim and its due time."""
 
 NAME_LAST_ATTEMPT = {State.SUCCEEDED, State.FAILED}
 """The final states whose sentence names the number of the last attempt."""
@@ -35,7 +35,7 @@ def run_sentences(run: Run, job: Job, now: datetime, at: FormatTime) -> Iterator
         yield late_claim_sentence(run, at)
     state = State(run.state)
     yield _final_sentence(run, at) if run.is_final else _unfinished_sentence(run, state, now, at)
-    if job.limit_id is not None and _started_late(run):
+    if job.limit_id is not None and started_late(run):
         text = _("The job has the limit “%(limit)s”. Its runs may wait for other runs.")
         yield Sentence("may_wait_for_limit", text, limit=job.limit_id)
     if state is State.RUNNING and run.cancel_requested_at:
@@ -82,7 +82,7 @@ def claimed_late(run: Run) -> bool:
     return run.trigger == Trigger.SCHEDULE and run.claimed_at - run.scheduled_at > CLAIMED_LATE
 
 
-def _started_late(run: Run) -> bool:
+def started_late(run: Run) -> bool:
     startable_at = max(run.due_at, run.claimed_at)
     return run.started_at is not None and run.started_at - startable_at > STARTED_LATE
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from math import inf
 
 from django_dcron import tracing
 from django_dcron.conf import settings
@@ -34,8 +35,7 @@ from django_dcron.dispatch.base import DueRun
 from django_dcron.jobs import cursors, pausing
 from django_dcron.models import Incident, Job, LimitStart, PendingCount, Run
 from django_dcron.models.job import JobQuerySet
-from django_dcron.policies.lifecycle import State
-from django_dcron.runs import deliveries, endings, incidents, transitions
+from django_dcron.runs import deliveries, incidents
 from django_dcron.runs.pending_counts import COUNTS_AT_ONCE, add_pending_counts
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.agenda import Agenda
@@ -46,6 +46,7 @@ from django_dcron.scheduler.limit_lines import find_waiting, prune_starts, wake_
 from django_dcron.scheduler.membership import Membership
 from django_dcron.scheduler.outdated_cursors import OutdatedCursors, move_all_outdated
 from django_dcron.scheduler.publishing import RefusedDispatch
+from django_dcron.scheduler.refusal import end_refused
 from django_dcron.scheduler.rescue import rescue
 from django_dcron.scheduler.steps import Steps, StillLocked, TickStep
 from django_dcron.utils.sync_points import reach_sync_point
@@ -59,6 +60,7 @@ RETRY_QUARANTINED_EVERY = 300.0
 RESCUE_EVERY = 2.0
 RELEASE_EVERY = 1.0
 GROUP_FAILURES_EVERY = 5.0
+RETRY_REFUSED_EVERY = 5.0
 PRUNE_EVERY = 3600.0
 COUNT_EVERY = 2.0
 REPORT_EVERY = 60.0
@@ -109,9 +111,9 @@ class Ticker:
     """The monotonic time since which every check has found the agenda behind."""
     _delayed: DelayedHeartbeats = field(init=False)
     _outdated: OutdatedCursors = field(default_factory=OutdatedCursors)
-    _is_incomplete: bool = True
-    """Whether the last tick failed, skipped a step, or couldn't end a refused run. If so, runs of
-    this node may be missing from the agenda.
+    _adopt_own_from: float = -inf
+    """The monotonic time from which a tick also adopts runs of this node, because some may be
+    missing from the agenda: the last tick failed or skipped a step, or a refused run hasn't ended.
     """
 
     def __post_init__(self) -> None:
@@ -128,13 +130,15 @@ class Ticker:
             self._completed_at = self.clock.monotonic()
         silence = max(settings.LEASE, SHORTEST_SILENCE)
         self._limits.impose(lock=LOCK_TIMEOUT, silence=silence)
-        steps = self._steps(adopt_own=adopt_own or self._is_incomplete, once=once)
-        self._is_incomplete = False
+        if self.clock.monotonic() >= self._adopt_own_from:
+            adopt_own, self._adopt_own_from = True, inf
+        steps = self._steps(adopt_own=adopt_own, once=once)
         blocked = self._runner.run_due(steps)
         if once and blocked:
             raise blocked[0]  # no later tick makes up for it
         self.membership.ticked()
-        self._is_incomplete = self._is_incomplete or bool(blocked)
+        if blocked:
+            self._adopt_own_from = -inf
         self._record_success()
         self.on_progress()
         tracing.record_queued_spans()
@@ -167,7 +171,7 @@ class Ticker:
 
     def record_failure(self, *, database_unreachable: bool) -> None:
         """Record that the last tick failed."""
-        self._is_incomplete = True
+        self._adopt_own_from = -inf
         if database_unreachable:
             self._available_since = None
 
@@ -333,26 +337,10 @@ class Ticker:
         return max(len(self.agenda) - before, 0)
 
     def _end_refused(self, refused: Sequence[RefusedDispatch]) -> None:
-        """End the runs as failed, because they can't be dispatched."""
-        without_error = 0
-        for run, reason in refused:
-            ended = False
-            with isolating_errors("refuse", alias_for(Run)):
-                row = transitions.runs().select_related("job").filter(pk=run.run_id).first()
-                ended = row is not None and endings.end_unstarted(
-                    row, State.FAILED, reason, attempt=run.attempt
-                )
-                without_error += 1
-            if ended:
-                facts = {"job": run.job_name, "run": str(run.run_id), "attempt": run.attempt}
-                logger.error(
-                    "run not dispatched: job=%s run=%s attempt=%d reason=%s",
-                    *facts.values(),
-                    reason,
-                    extra={"event": "undeliverable", **facts},
-                )
-        if without_error < len(refused):  # The next tick adopts the others and refuses them again.
-            self._is_incomplete = True
+        """End the runs as failed. A later tick adopts the rest and refuses it again."""
+        if end_refused(refused):
+            again_from = self.clock.monotonic() + RETRY_REFUSED_EVERY
+            self._adopt_own_from = min(self._adopt_own_from, again_from)
 
     def _may_rescue(self) -> bool:
         """Return whether the node leads and the database was available for a whole run lease.

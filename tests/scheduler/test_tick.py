@@ -272,17 +272,23 @@ def test_undeliverable_run_fails_with_the_reason(
     assert ("undeliverable", bad.name) in events
 
 
-def test_refused_run_that_could_not_be_ended_is_refused_again(
-    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
+def test_refused_run_that_could_not_be_ended_is_refused_again_after_a_while(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For example, another session locked it."""
     run = node.make_run(make_idle_job())
     node.dispatcher.undeliverable = {run.job.name}
+
+    def failures() -> list[str]:
+        return [record.message for record in caplog.records if vars(record)["event"] == "failed"]
+
     with monkeypatch.context() as broken:
         broken.setattr(endings, "end_unstarted", raising(ValueError("can't be ended now")))
-        node.ticker.tick()
+        node.pass_time(tick.RETRY_REFUSED_EVERY)
+        assert len(failures()) == 1
+        node.pass_time(1)
+        assert len(failures()) == 2
     assert states(run.job) == ["pending"]
-    node.ticker.tick()
+    node.pass_time(tick.RETRY_REFUSED_EVERY)
     assert states(run.job) == ["failed"]
 
 
@@ -566,6 +572,31 @@ def test_other_runs_are_adopted_and_marked_while_a_row_is_locked(node: NodeUnder
     node.ticker.tick()
     del dispatched[1]
     assert states() == ["queued", "queued", "queued"]
+    node.ticker.close()
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_locked_refused_runs_are_ended_later_without_waiting_for_the_lock(
+    node: NodeUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each wait would delay the tick by the lock timeout."""
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+    first, second, free = (
+        node.make_run(make_idle_job(), node=node.membership.id) for _ in range(3)
+    )
+    node.dispatcher.undeliverable = {run.job.name for run in (first, second, free)}
+    with keeping_locked(Run.objects.filter(pk__in=[first.pk, second.pk])):
+        node.pass_time(2 * tick.RETRY_REFUSED_EVERY)
+    assert "contention" not in {vars(record)["event"] for record in caplog.records}
+    assert [states(run.job) for run in (first, second, free)] == [
+        ["pending"],
+        ["pending"],
+        ["failed"],
+    ]
+    node.pass_time(tick.RETRY_REFUSED_EVERY)
+    assert states(first.job) == states(second.job) == ["failed"]
     node.ticker.close()
 
 

@@ -1,0 +1,67 @@
+"""Refusal: end the runs that can't be dispatched as failed.
+
+Invariants:
+
+- A locked run is left for a later call, without waiting for the lock.
+- An error while one run is ended doesn't stop the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from uuid import UUID
+
+from django_dcron.db.contention import isolating_errors
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Run
+from django_dcron.policies.lifecycle import State
+from django_dcron.runs import deliveries, endings, transitions
+from django_dcron.scheduler.publishing import RefusedDispatch
+
+logger = logging.getLogger("django_dcron.scheduler")
+
+ENDED_AT_ONCE = 500
+"""The maximum number of runs that one query checks for locks."""
+
+
+def end_refused(refused: Sequence[RefusedDispatch]) -> int:
+    """End the runs as failed. Returns the number of runs that are left for a later call.
+
+    A run that another process has deleted or changed isn't left.
+    """
+    return sum(
+        _end_batch(refused[start : start + ENDED_AT_ONCE])
+        for start in range(0, len(refused), ENDED_AT_ONCE)
+    )
+
+
+def _end_batch(batch: Sequence[RefusedDispatch]) -> int:
+    """End the unlocked runs. Returns the number of runs that are left."""
+    free: set[UUID] = set()
+    with (
+        isolating_errors("refuse", alias_for(Run)),
+        deliveries.lock_unlocked([run.run_id for run, _ in batch]) as unlocked,
+    ):
+        free = unlocked  # Each run is ended in its own transaction, after this one.
+    done = 0
+    for refusal in batch:
+        if refusal.run.run_id in free:
+            with isolating_errors("refuse", alias_for(Run)):
+                _end(refusal)
+                done += 1
+    return len(batch) - done
+
+
+def _end(refusal: RefusedDispatch) -> None:
+    run, reason = refusal
+    row = transitions.runs().select_related("job").filter(pk=run.run_id).first()
+    if row is None or not endings.end_unstarted(row, State.FAILED, reason, attempt=run.attempt):
+        return
+    facts = {"job": run.job_name, "run": str(run.run_id), "attempt": run.attempt}
+    logger.error(
+        "run not dispatched: job=%s run=%s attempt=%d reason=%s",
+        *facts.values(),
+        reason,
+        extra={"event": "undeliverable", **facts},
+    )

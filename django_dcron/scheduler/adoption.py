@@ -95,12 +95,8 @@ def adopt(
     if not also_own and not _any_of_other_nodes(*led).rows(due_at=horizon, node=node):
         return []
     oldest = _oldest_of_other_nodes(*led, ADOPTED_AT_ONCE).rows(due_at=horizon, node=node)
-    adopted = [run for run in starmap(DueRun, oldest) if not known(run.key)]
-    assigned = _assign(adopted, node)
-    for run in adopted:
-        if run.run_id not in assigned:
-            on_locked(run)
-    adopted = [run for run in adopted if run.run_id in assigned]
+    unknown = [run for run in starmap(DueRun, oldest) if not known(run.key)]
+    adopted = _assign(unknown, node, on_locked)
     if also_own:
         adopted_ids = {run.run_id for run in adopted}
         own = transitions.runs().pending().filter(node=node).in_shards(shards, settings.SHARDS)
@@ -111,25 +107,31 @@ def adopt(
     return adopted
 
 
-def _assign(runs: list[DueRun], node: str) -> set[UUID]:
-    """Assign the runs that aren't locked to ``node``, and return their ids.
+def _assign(runs: list[DueRun], node: str, on_locked: Callable[[DueRun], None]) -> list[DueRun]:
+    """Assign the runs that aren't locked to ``node``, and return them.
 
     Locked runs are left for a later call and don't delay the others. A run that is at another
-    attempt by now isn't assigned, because the agenda gets the attempt that was read. A later call
-    adopts it.
+    attempt by now isn't assigned either, because the agenda would get the attempt that was read. A
+    later call adopts it.
     """
-    assigned: set[UUID] = set()
+    assigned: list[DueRun] = []
     for start in range(0, len(runs), ASSIGNED_AT_ONCE):
         batch = runs[start : start + ASSIGNED_AT_ONCE]
+        assigned_ids: set[UUID] = set()
         with deliveries.lock_unlocked([run.run_id for run in batch]) as free:
             by_attempt: defaultdict[int, list[UUID]] = defaultdict(list)
             for run in batch:
                 if run.run_id in free:
                     by_attempt[run.attempt].append(run.run_id)
+                else:
+                    on_locked(run)
             for attempt, run_ids in by_attempt.items():
                 current = transitions.runs().pending().filter(pk__in=run_ids, attempt=attempt)
-                current.update(node=node)
-        assigned |= free
+                if current.update(node=node) == len(run_ids):
+                    assigned_ids.update(run_ids)
+                else:  # some runs have changed since they were read
+                    assigned_ids.update(current.filter(node=node).values_list("pk", flat=True))
+        assigned += [run for run in batch if run.run_id in assigned_ids]
     return assigned
 
 

@@ -9,6 +9,7 @@ import pytest
 from pytest_django import DjangoAssertNumQueries
 
 from django_dcron.db.now import database_now
+from django_dcron.dispatch.base import DueRun
 from django_dcron.models import Cursor, Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import deliveries
@@ -51,7 +52,9 @@ def test_runs_on_the_agenda_are_not_adopted() -> None:
 def test_attempt_that_began_meanwhile_is_adopted_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the read and the assignment, a worker starts the run, fails, and wants a retry."""
     now = database_now("default")
-    run = make_run(make_idle_job(max_attempts=2), node="")
+    job = make_idle_job(max_attempts=2)
+    run, other = make_run(job, node=""), make_run(job, node="")
+    locked: list[DueRun] = []
     real = deliveries.lock_unlocked
 
     def retry_first(run_ids: Collection[UUID]) -> Any:
@@ -60,7 +63,9 @@ def test_attempt_that_began_meanwhile_is_adopted_later(monkeypatch: pytest.Monke
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(deliveries, "lock_unlocked", retry_first)
-        adopt(ALL, now + SECOND, node="me")
+        adopted = adopt(ALL, now + SECOND, node="me", on_locked=locked.append)
+    assert [due.key for due in adopted] == [(other.pk, 1)]
+    assert locked == []
     assert [due.key for due in adopt(ALL, now + SECOND, node="me")] == [(run.pk, 2)]
 
 

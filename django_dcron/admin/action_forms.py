@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
@@ -113,19 +113,19 @@ class UntilField(forms.Field):
 def _parse_future_time(text: str, now: datetime) -> datetime | None:
     """Parse a future time. Return None if ``text`` is neither a duration nor a time.
 
-    Raises ``ValidationError`` for a time that the site's clock skips or repeats, and for a time too
-    far in the future.
+    Raises ``ValidationError`` for a time that the site's clock skips, for a date with a time that
+    it repeats, and for a time too far in the future.
     """
     if len(text) > MAX_LENGTH:
         return None
     if text[-1].isalpha() and (wait := parse_storable_duration(text)) is not None:
         MAX_DURATION(wait)
         return now + wait
-    zone = get_current_timezone()
-    if (of_day := next_time_of_day(text, now, zone)) is not None:
-        if of_day.tzinfo is not zone:
+    if (of_day := next_time_of_day(text, now, get_current_timezone())) is not None:
+        shown = of_day.astimezone(UTC).astimezone(of_day.tzinfo)
+        if shown.replace(tzinfo=None) == of_day.replace(tzinfo=None):
             return of_day
-        return from_current_timezone(of_day.replace(tzinfo=None))
+        return from_current_timezone(of_day.replace(tzinfo=None))  # raises the error
     try:
         return InstantField().to_python(text)
     except ValidationError as error:

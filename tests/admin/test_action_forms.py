@@ -45,6 +45,33 @@ def test_until_field_accepts_duration_time_or_date(text: str, until: datetime | 
 
 
 @pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ("2027-10-31T00:15Z", "2027-10-31T00:30Z"),
+        ("2027-10-31T00:45Z", "2027-10-31T01:30Z"),  # the clocks show 2:30 again
+        ("2027-10-31T01:30Z", "2027-11-01T01:30Z"),
+        ("2027-03-28T01:45Z", "2027-03-29T00:30Z"),
+    ],
+)
+def test_until_is_the_next_time_at_a_clock_change(
+    now: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instant = datetime.fromisoformat(now)
+    monkeypatch.setattr(action_forms, "database_now", lambda using: instant)
+    with timezone.override("Europe/Berlin"):
+        until = UntilField().clean("2:30")
+    assert until.astimezone(UTC) == datetime.fromisoformat(expected)
+
+
+def test_until_may_not_be_a_time_that_the_clocks_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = datetime(2027, 3, 28, 0, 45, tzinfo=UTC)
+    monkeypatch.setattr(action_forms, "database_now", lambda using: before)
+    with timezone.override("Europe/Berlin"), pytest.raises(ValidationError) as refused:
+        UntilField().clean("2:30")
+    assert refused.value.error_list[0].code == "ambiguous_timezone"
+
+
+@pytest.mark.parametrize(
     ("text", "code", "message"),
     [
         ("soon", "invalid", "soon"),

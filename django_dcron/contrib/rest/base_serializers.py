@@ -133,21 +133,28 @@ class DocumentSerializer(StrictModelSerializer):
         return {}
 
     def _model_errors(self, data: Any, errors: Mapping[str, Any]) -> Any:
-        """Return the model's errors about the fields that aren't in ``errors``."""
+        """Return the model's errors about the fields that aren't in ``errors``.
+
+        Checks that read a job's calendar or limit are omitted, because each would need a query.
+        """
         if not isinstance(data, Mapping):
             return {}
         model: Any = self.Meta.model
         blank = model()
         row = copy.copy(self.instance or blank)
+        unchecked = {*errors, *(name for name, field in self.fields.items() if field.read_only)}
         field: Any
         for field in self._writable_fields:
-            if field.field_name in data and field.field_name not in errors:
-                setattr(row, field.source, field.run_validation(data[field.field_name]))
-            elif not self.partial:
-                setattr(row, field.source, getattr(blank, field.source))
-        fixed = {name for name, field in self.fields.items() if field.read_only}
+            name, source = field.field_name, field.source
+            is_related = isinstance(field, fields.NameField)
+            if name not in data and not self.partial:
+                setattr(row, source, getattr(blank, source))
+            elif name in data and name not in errors and not is_related:
+                setattr(row, source, field.run_validation(data[name]))
+            if is_related and (name in data or getattr(row, f"{source}_id")):
+                unchecked.add(name)
         try:
-            row.clean_fields(exclude={*errors} | fixed)
+            row.clean_fields(exclude=unchecked)
         except ValidationError as error:
             return by_fields(error).detail
         return {}

@@ -15,7 +15,7 @@ from django_dcron.contrib.rest.jobs import selecting
 from django_dcron.contrib.rest.jobs.bulk import MAX_JOBS
 from django_dcron.contrib.rest.runs import cancelling
 from django_dcron.jobs.sync import NO_LONGER_DECLARED
-from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Link, Run, Statistics
+from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Limit, Link, Run, Statistics
 from tests.contrib.rest.conftest import Api, ApiWith, problem
 from tests.factories import entries_by_users, make_idle_job, make_job, make_run
 
@@ -228,6 +228,23 @@ def test_number_of_statements_does_not_grow_with_the_jobs(api: Api) -> None:
 
     statements(2)  # fills the caches
     assert statements(30) - statements(3) < 5  # SQLite limits the rows of an INSERT
+
+
+@pytest.mark.parametrize("change_of_others", [{"tags": ["t"]}, {"timeout": 5}])
+def test_queries_of_a_refused_change_do_not_grow_with_the_jobs(
+    api: Api, change_of_others: dict[str, Any]
+) -> None:
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
+    control.save_limit(Limit(name="narrow", max_running=1))
+    invalid = {"id": make_idle_job().pk, "version": 1, "timezone": 5}
+    counts = []
+    for number in (1, 2, 20):  # the first request fills the caches
+        jobs = [make_idle_job(calendar_id="closed", limit_id="narrow") for _ in range(number)]
+        others = [{"id": job.pk, "version": 1, **change_of_others} for job in jobs]
+        with CaptureQueriesContext(connection) as queries:
+            problem(change(api, invalid, *others), 400)
+        counts.append(len(queries))
+    assert counts[1] == counts[2]
 
 
 SELECTIONS: dict[str, tuple[dict[str, Any], set[str]]] = {

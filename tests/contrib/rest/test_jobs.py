@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
@@ -18,7 +20,7 @@ from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.representation import to_json
-from django_dcron.models import Calendar, Cursor, Job, Run, Statistics
+from django_dcron.models import Calendar, Cursor, Job, Limit, Run, Statistics
 from tests.admin.conftest import as_rendered, errors
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import make_idle_job, make_job, make_run
@@ -351,6 +353,21 @@ def test_wrong_types_and_other_errors_are_reported_at_once(
     wrong = {"timeout"} if "timeout" in body else set()
     refused = problem(api.send(method, _address(job), body, if_match="*"), 400)
     assert {*refused["errors"]} == wrong | invalid
+
+
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_names_in_a_change_with_a_wrong_type_are_looked_up_once(api: Api, method: str) -> None:
+    control.save_calendar(Calendar(name="closed", dates="12-25"))
+    control.save_limit(Limit(name="narrow", max_running=1))
+    job = make_idle_job(calendar_id="closed", limit_id="narrow")
+    body = JOB | {"timeout": 5}
+    names = {"calendar": "closed", "limit": "narrow"}
+    counts = []
+    for sent in (body, body, body | names):  # the first request fills the caches
+        with CaptureQueriesContext(connection) as queries:
+            problem(api.send(method, _address(job), sent, if_match="*"), 400)
+        counts.append(len(queries))
+    assert counts[2] - counts[1] == len(names)
 
 
 def test_enabling_a_job_clears_its_pause(api: Api) -> None:

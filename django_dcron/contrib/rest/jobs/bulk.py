@@ -33,6 +33,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.exceptions import BulkSaveError, Conflict
 from django_dcron.jobs import chains
+from django_dcron.jobs.batch_reading import clean_each
 from django_dcron.models import Job
 
 MAX_JOBS = 1_000
@@ -218,15 +219,11 @@ def _at(position: int, detail: Any) -> Errors:
 
 
 def _raise_if(errors: Errors, edits: Mapping[int, JobEdit] | None = None) -> None:
-    """Raise ``ValidationError`` if there are errors, also with those of the fields of ``edits``."""
+    """Raise ``ValidationError`` if there are errors, also with those of ``edits``."""
     if not errors:
         return
-    for position, edit in (edits or {}).items():
-        try:
-            # The serializer has found the calendar and the limit.
-            edit.job.clean_fields(
-                known_calendars=[edit.job.calendar_id or ""], known_limits=[edit.job.limit_id or ""]
-            )
-        except ValidationError as error:
-            errors = errors | _at(position, by_fields(error).detail)
+    found = clean_each([edit.job for edit in (edits or {}).values()], alias_for(Job))
+    for position, job_errors in zip(edits or (), found, strict=True):
+        if job_errors:
+            errors = errors | _at(position, by_fields(ValidationError(job_errors)).detail)
     raise serializers.ValidationError(errors)

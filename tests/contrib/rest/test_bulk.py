@@ -364,8 +364,29 @@ def test_cancelling_continues_with_a_job_that_no_longer_runs(
     assert Run.objects.exclude(state="cancelled").get().job == idle
 
 
-def test_run_to_continue_after_must_exist(api: Api, shop: dict[str, Job]) -> None:
-    body = {"jobs": {"all": True}, "after": str(uuid4())}
+@pytest.mark.parametrize("by_ids", [True, False])
+def test_cancelling_continues_after_a_job_that_was_erased(
+    api: Api, monkeypatch: pytest.MonkeyPatch, by_ids: bool
+) -> None:
+    monkeypatch.setattr(cancelling, "MAX_RUNS", 1)
+    jobs = [make_idle_job(), make_idle_job()]
+    runs = [make_run(job) for job in jobs]
+    body: dict[str, Any] = {"jobs": {"ids": [job.pk for job in jobs]} if by_ids else {"all": True}}
+    first = api.post("runs/bulk/cancel/", body).json()
+    assert [each["id"] for each in first["results"]] == [str(runs[0].pk)]
+    control.delete(jobs[0], erase=True)
+    second = api.post("runs/bulk/cancel/", body | {"after": first["next"]}).json()
+    assert [each["id"] for each in second["results"]] == [str(runs[1].pk)]
+    assert second["next"] is None
+
+
+@pytest.mark.parametrize(
+    "after", [str(uuid4()), f"0:{uuid4()}", f"{10**19}:{uuid4()}", "1:x", f"{'9' * 5000}:x", 17]
+)
+def test_invalid_place_to_continue_is_refused(
+    api: Api, shop: dict[str, Job], after: object
+) -> None:
+    body = {"jobs": {"all": True}, "after": after}
     assert [*problem(api.post("runs/bulk/cancel/", body), 400)["errors"]] == ["after"]
     assert not Run.objects.filter(state="cancelled").exists()
 
@@ -373,7 +394,7 @@ def test_run_to_continue_after_must_exist(api: Api, shop: dict[str, Job]) -> Non
 @pytest.mark.parametrize("path", ["jobs/bulk/pause/", "jobs/bulk/trigger/", "runs/bulk/cancel/"])
 def test_ids_and_a_place_to_continue_are_refused_together(api: Api, path: str) -> None:
     run = make_run(make_idle_job())
-    body = {"ids": [str(run.pk)], "after": str(run.pk)}
+    body = {"ids": [str(run.pk)], "after": f"{run.job_id}:{run.pk}"}
     if path.startswith("jobs/"):
         body = {"ids": [run.job_id], "after": run.job_id}
     assert [*problem(api.post(path, body), 400)["errors"]] == ["after"]

@@ -11,11 +11,13 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.test.utils import CaptureQueriesContext
 
+from django_dcron.contrib.rest.runs import cancelling
 from django_dcron.db.now import database_now
 from django_dcron.models import Calendar, Incident, Job, Limit, Node, Run
 from tests.admin.conftest import counted_writes
 from tests.contrib.rest.conftest import Api, problem
 from tests.contrib.rest.test_permissions import REQUESTS
+from tests.factories import make_idle_job, make_run
 from tests.teams import Rows, World, make_world, rows_of_others
 
 TARGET = {"target": "tests.app.tasks.ok", "schedule": "@daily"}
@@ -31,6 +33,10 @@ def narrow(request: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
 
 def narrow_runs(request: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
     return rows.filter(job__namespace="mine") if rows.model is Run else rows
+
+
+def narrow_to_pending(request: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
+    return rows.filter(state="pending") if rows.model is Run else rows
 
 
 @pytest.fixture
@@ -172,6 +178,19 @@ def test_queryset_can_limit_runs_alone(world: World, api: Api, settings: Any) ->
     assert problem(api.get(f"runs/{world.theirs.ended.pk}/log/"), 404)
     assert problem(api.post(f"runs/{world.theirs.ended.pk}/rerun/"), 404)
     assert api.get(f"jobs/{world.theirs.job.pk}/stats/").json()["running"] == []
+
+
+def test_cancelling_continues_after_a_run_that_is_no_longer_visible(
+    api: Api, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_REST_QUERYSET = "tests.contrib.rest.test_narrowed.narrow_to_pending"
+    monkeypatch.setattr(cancelling, "MAX_RUNS", 1)
+    job = make_idle_job(overlap_policy="allow")
+    runs = [make_run(job) for _ in range(2)]
+    body: dict[str, Any] = {"jobs": {"all": True}}
+    first = api.post("runs/bulk/cancel/", body).json()
+    api.post("runs/bulk/cancel/", body | {"after": first["next"]})
+    assert {*Run.objects.values_list("pk", "state")} == {(run.pk, "cancelled") for run in runs}
 
 
 def test_missing_queryset_function_is_reported_by_system_check(settings: Any) -> None:

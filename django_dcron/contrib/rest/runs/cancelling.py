@@ -7,6 +7,7 @@ from uuid import UUID
 
 from django.db.models import Q
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
@@ -19,6 +20,7 @@ from django_dcron.contrib.rest.jobs.selecting import (
     matching_jobs,
 )
 from django_dcron.contrib.rest.runs.serializers import CancelSerializer
+from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.jobs.batching import refusal_text
 from django_dcron.models import Run
@@ -26,6 +28,31 @@ from django_dcron.policies.lifecycle import UNFINISHED, State
 
 MAX_RUNS = 1_000
 """The maximum number of runs in one request."""
+
+
+class PositionField(fields.StrictCharField):
+    """The job and the key of the last run of a page, such as ``17:0199c1f2-…``.
+
+    Both are needed: the run may be deleted or hidden before the next request.
+    """
+
+    default_error_messages = {
+        "invalid_position": gettext_lazy("Use `next` of the previous response unchanged.")
+    }
+
+    def to_internal_value(self, data: Any) -> tuple[int, UUID]:  # type: ignore[override]
+        job, _colon, run = super().to_internal_value(data).partition(":")
+        try:
+            job_id, run_id = int(job), UUID(run)
+        except ValueError:
+            self.fail("invalid_position")
+        if not 0 < job_id <= LARGEST_KEY:
+            self.fail("invalid_position")
+        return job_id, run_id
+
+
+def _position_of(run: Run) -> str:
+    return f"{run.job_id}:{run.pk}"
 
 
 class CancelManySerializer(CancelSerializer):
@@ -42,10 +69,10 @@ class CancelManySerializer(CancelSerializer):
         required=False,
         help_text="Selects jobs, whose unfinished runs are cancelled. Their schedules continue.",
     )
-    after = fields.StrictUuidField(
+    after = PositionField(
         required=False,
         help_text=f"If the jobs have more than {MAX_RUNS} unfinished runs: `next` of the "
-        "previous response. Not with ids.",
+        "previous response. Not with the ids of runs.",
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +103,7 @@ class CancelledRunsSerializer(AnySerializer):
         many=True, read_only=True, help_text="The runs that are cancelled or asked to stop."
     )
     refused = RefusedRunSerializer(many=True, read_only=True, help_text="The other runs.")
-    next = serializers.UUIDField(
+    next = serializers.CharField(
         read_only=True,
         allow_null=True,
         help_text=f"If the jobs have more than {MAX_RUNS} unfinished runs: repeat the request with "
@@ -97,7 +124,7 @@ def cancel_runs(values: dict[str, Any], scope: Scope, reason: str) -> dict[str, 
         runs = _unfinished_runs(values, scope)
         if len(runs) > MAX_RUNS:
             runs = runs[:MAX_RUNS]
-            next_after = runs[-1].pk
+            next_after = _position_of(runs[-1])
     errors = control.cancel_many(runs, reason)
     refused = [
         {"id": runs[position].pk, "detail": refusal_text(error, runs[position])}
@@ -114,11 +141,12 @@ def cancel_runs(values: dict[str, Any], scope: Scope, reason: str) -> dict[str, 
 def _unfinished_runs(values: dict[str, Any], scope: Scope) -> list[Run]:
     """Return the unfinished runs of the selected jobs, job by job, at most ``MAX_RUNS`` + 1.
 
-    With ``after``, the rest of that run's job comes first. Cancelling the others may have changed
-    the job's state, so the filter by state doesn't apply to it.
+    With ``after``, the rest of that job's runs comes first. Cancelling the others may have changed
+    the job's state, so the filter by state doesn't apply to it. Selected jobs may have been deleted
+    since the first request.
     """
     chosen = values["jobs"]
-    if "ids" in chosen:
+    if "ids" in chosen and "after" not in values:
         visible = {*matching_jobs(chosen, scope).values_list("pk", flat=True)}
         if unknown := [pk for pk in chosen["ids"] if pk not in visible]:
             message = _("There is no job with the id %(id)s.")
@@ -126,12 +154,10 @@ def _unfinished_runs(values: dict[str, Any], scope: Scope) -> list[Run]:
     jobs = matching_jobs(chosen, scope).using(None).values("pk")
     runs = scope.runs.filter(state__in=UNFINISHED).select_related("job")
     if "after" in values:
-        job_id = scope.runs.filter(pk=values["after"]).values_list("job", flat=True).first()
-        if job_id is None:
-            raise ValidationError({"after": [_("There is no run with this id.")]})
+        job_id, run_id = values["after"]
         in_any_state = {name: value for name, value in chosen.items() if name != "state"}
         begun = matching_jobs(in_any_state, scope).using(None).filter(pk=job_id).values("pk")
-        rest = Q(job__in=begun, pk__gt=values["after"])
+        rest = Q(job__in=begun, pk__gt=run_id)
         runs = runs.filter(rest | Q(job__in=jobs.filter(pk__gt=job_id)))
     else:
         runs = runs.filter(job__in=jobs)

@@ -15,7 +15,7 @@ from django_dcron.conf import settings
 
 MASK = "********"
 CHANGED_MASK = f"{MASK} (changed)"
-_PASSWORD_IN_URL = re.compile(r"(://[^\s/?#:@]{0,100}:)[^\s/?#]{1,500}@")
+_PASSWORD_IN_URL = re.compile(r"://[^\s/?#:@]{0,100}:([^\s/?#]{1,500})@")
 
 
 def redact_secrets(value: Any) -> Any:
@@ -23,60 +23,89 @@ def redact_secrets(value: Any) -> Any:
 
     ``value`` itself doesn't change.
     """
-    words = tuple(word.casefold() for word in settings.REDACT)
-    return _redact_value(value, words) if words else value
+    return redact_changed_secrets(value, value)
 
 
 def redact_changed_secrets(value: Any, before: Any) -> Any:
     """Return ``redact_secrets(value)`` with ``CHANGED_MASK`` instead of changed secrets.
 
-    A secret has changed if it differs from the one at the same place of ``before``.
+    A secret has changed if it differs from the one at the same place of ``before``. The place of a
+    secret in a text is its number among the secrets of the text.
     """
-    return _mark_changes(value, before, redact_secrets(value), redact_secrets(before))
+    words = tuple(word.casefold() for word in settings.REDACT)
+    return _redact_value(value, before, words) if words else value
 
 
 def restore_secrets(value: Any, original: Any) -> Any:
     """Return an edited ``redact_secrets(original)`` with the original secrets in place of masks.
 
-    A mask stays a mask if the secret would be readable at its place. Otherwise, an editor could
-    read a secret by moving its mask, for example behind another option.
+    The mask may be ``MASK`` or ``CHANGED_MASK``. It stays a mask if the secret would be readable at
+    its place. Otherwise, an editor could read a secret by moving its mask, for example behind
+    another option.
     """
     return _restore_value(value, original, redact_secrets(original))
 
 
-def _redact_value(value: Any, words: tuple[str, ...]) -> Any:
+def _redact_value(value: Any, before: Any, words: tuple[str, ...]) -> Any:
     if isinstance(value, dict):
+        old = before if isinstance(before, dict) else {}
         return {
-            key: _hidden(inner) if _is_secret(str(key), words) else _redact_value(inner, words)
+            key: _hidden(inner, old.get(key, inner))
+            if _is_secret(str(key), words)
+            else _redact_value(inner, old.get(key, inner), words)
             for key, inner in value.items()
         }
     if isinstance(value, list):
-        return [
-            _hidden(inner)
-            if _is_option_before(value, number, words)
-            else _redact_value(inner, words)
-            for number, inner in enumerate(value)
-        ]
+        return _redact_list(value, before if isinstance(before, list) else [], words)
     if isinstance(value, str):
-        return _without_secrets(value, words)
+        return _redact_text(value, before if isinstance(before, str) else "", words)
     return value
 
 
-def _without_secrets(text: str, words: tuple[str, ...]) -> str:
+def _redact_list(values: list[Any], before: list[Any], words: tuple[str, ...]) -> list[Any]:
+    redacted = []
+    for number, value in enumerate(values):
+        old = before[number] if number < len(before) else value
+        if not _is_option_before(values, number, words):
+            redacted.append(_redact_value(value, old, words))
+        elif _is_option_before(before, number, words):
+            redacted.append(_hidden(value, old))
+        else:
+            redacted.append(_hidden(value, value))
+    return redacted
+
+
+def _redact_text(text: str, before: str, words: tuple[str, ...]) -> str:
+    secrets = _secrets_in(text, words)
+    old_secrets = [before[span] for span in _secrets_in(before, words)]
+    for number, span in reversed([*enumerate(secrets)]):
+        has_changed = number < len(old_secrets) and text[span] != old_secrets[number]
+        mask = CHANGED_MASK if has_changed else MASK
+        text = f"{text[: span.start]}{mask}{text[span.stop :]}"
+    return text
+
+
+def _secrets_in(text: str, words: tuple[str, ...]) -> list[slice]:
     for separator in ("=", ": "):
         name, _separator, secret = text.partition(separator)
         if secret.strip() and " " not in name and _is_secret(name, words):
-            return f"{_without_password(name)}{separator}{MASK}"
-    return _without_password(text)
+            return [*_passwords_in(name), slice(len(name) + len(separator), len(text))]
+    return _passwords_in(text)
 
 
-def _without_password(text: str) -> str:
-    return _PASSWORD_IN_URL.sub(rf"\1{MASK}@", text)
+def _passwords_in(text: str) -> list[slice]:
+    return [slice(*match.span(1)) for match in _PASSWORD_IN_URL.finditer(text)]
 
 
-def _hidden(value: Any) -> Any:
+def _hidden(value: Any, before: Any) -> Any:
     """Mask the value, unless it is empty or a boolean."""
-    return value if value is None or isinstance(value, bool) or value in ("", [], {}) else MASK
+    if not _is_hidden(value):
+        return value
+    return CHANGED_MASK if value != before and _is_hidden(before) else MASK
+
+
+def _is_hidden(value: Any) -> bool:
+    return not (value is None or isinstance(value, bool) or value in ("", [], {}))
 
 
 def _is_secret(name: str, words: tuple[str, ...]) -> bool:
@@ -85,7 +114,7 @@ def _is_secret(name: str, words: tuple[str, ...]) -> bool:
 
 
 def _is_option_before(values: list[Any], number: int, words: tuple[str, ...]) -> bool:
-    before = values[number - 1] if number else None
+    before = values[number - 1] if 0 < number <= len(values) else None
     return (
         isinstance(before, str)
         and before.startswith("-")
@@ -94,25 +123,8 @@ def _is_option_before(values: list[Any], number: int, words: tuple[str, ...]) ->
     )
 
 
-def _mark_changes(value: Any, before: Any, shown: Any, shown_before: Any) -> Any:
-    if isinstance(shown, dict) and isinstance(shown_before, dict):
-        return {
-            key: _mark_changes(value[key], before[key], inner, shown_before[key])
-            if key in before
-            else inner
-            for key, inner in shown.items()
-        }
-    if isinstance(shown, list) and isinstance(shown_before, list):
-        common = min(len(shown), len(shown_before))
-        marked = map(_mark_changes, value, before, shown, shown_before)  # ends with the shorter one
-        return [*marked, *shown[common:]]
-    if isinstance(shown, str) and shown == shown_before and value != before:
-        return shown.replace(MASK, CHANGED_MASK)
-    return shown
-
-
 def _restore_value(value: Any, original: Any, shown: Any) -> Any:
-    if shown != original and value == shown and not isinstance(value, (dict, list)):
+    if isinstance(shown, str) and shown != original and _unmarked(value) == _unmarked(shown):
         return original
     if isinstance(value, dict) and isinstance(original, dict) and isinstance(shown, dict):
         return {
@@ -122,6 +134,10 @@ def _restore_value(value: Any, original: Any, shown: Any) -> Any:
     if isinstance(value, list) and isinstance(original, list) and isinstance(shown, list):
         return _restore_list(value, original, shown)
     return value
+
+
+def _unmarked(value: Any) -> Any:
+    return value.replace(CHANGED_MASK, MASK) if isinstance(value, str) else value
 
 
 def _restore_list(value: list[Any], original: list[Any], shown: list[Any]) -> list[Any]:

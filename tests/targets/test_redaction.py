@@ -1,6 +1,7 @@
 """Arguments are shown without the values of secrets."""
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -62,6 +63,20 @@ def test_redact_setting_selects_the_masked_names(settings: Settings) -> None:
         ({"a": [{"key": [1]}]}, {"a": [{"key": [2]}, 3]}, {"a": [{"key": CHANGED_MASK}, 3]}),
         (["--token=a", "--pin", "b"], ["--token=c", "--pin"], [f"--token={CHANGED_MASK}", "--pin"]),
         (["redis://:a@cache"], ["redis://:b@cache"], [f"redis://:{CHANGED_MASK}@cache"]),
+        (["redis://:a@cache/0"], ["redis://:b@cache/1"], [f"redis://:{CHANGED_MASK}@cache/1"]),
+        (
+            ["https://:x@a/ amqp://b:y@c"],
+            ["https://:x@a/ amqp://b:z@c"],
+            [f"https://:{MASK}@a/ amqp://b:{CHANGED_MASK}@c"],
+        ),
+        (
+            ["https://a:x@b/?token=y"],
+            ["https://a:z@b/?token=y"],
+            [f"https://a:{CHANGED_MASK}@b/?token={MASK}"],
+        ),
+        ({"dsn": "redis://cache"}, {"dsn": "redis://:a@cache"}, {"dsn": f"redis://:{MASK}@cache"}),
+        (["-v", "--token", "a"], ["--token", "a"], ["--token", MASK]),
+        (["a"], ["a", "b", "--token", "c"], ["a", "b", "--token", MASK]),
         ([1], {"token": "a"}, {"token": MASK}),
     ],
 )
@@ -73,6 +88,8 @@ def test_changed_secrets_are_marked(before: Any, after: Any, shown: Any) -> None
 @pytest.mark.parametrize("value", [value for value, _expected in SECRETS] + NO_SECRETS)
 def test_restore_replaces_masks_with_the_original_values(value: Any) -> None:
     assert restore_secrets(redact_secrets(value), value) == value
+    marked = json.loads(json.dumps(redact_secrets(value)).replace(MASK, CHANGED_MASK))
+    assert restore_secrets(marked, value) == value
 
 
 def test_restore_keeps_values_that_were_edited() -> None:
@@ -91,6 +108,7 @@ def test_restore_keeps_values_that_were_edited() -> None:
     "moved",
     [
         ["--name", MASK],
+        ["--name", CHANGED_MASK],
         ["x", MASK, "y"],
         [["--password"], MASK],
         {"list": ["--name", MASK]},

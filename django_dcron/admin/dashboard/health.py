@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, NamedTuple
 
-from django.contrib.admin.views.main import ORDER_VAR
 from django.db.models import Model
 from django.utils import translation
 from django.utils.translation import gettext as _
@@ -23,21 +22,18 @@ from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict, assess
 from django_dcron.utils.bounded_text import with_ellipsis
 
-NEXT_RUN_FIRST = "4"
-"""The order of the list of jobs by its fourth column, the next run."""
-
 
 class FilteredList(NamedTuple):
-    """A change list, and its filters or order."""
+    """A change list and its filters."""
 
     model: type[Model]
     filters: dict[str, str]
-    only_due: bool = False
-    """Whether to leave out runs that are due after the current minute."""
+    due_before: str = ""
+    """The lookup that leaves out rows due after the current minute; empty for all rows."""
 
 
 _QUEUED = FilteredList(Run, {"state__exact": "queued"})
-_OVERDUE = FilteredList(Run, {"state__exact": "pending"}, only_due=True)
+_OVERDUE = FilteredList(Run, {"state__exact": "pending"}, due_before="due_at__lt")
 _RUNNING = FilteredList(Run, {"state__exact": "running"})
 _FAILED = FilteredList(Run, {"state__exact": "failed"})
 _FAILING_JOBS = FilteredList(Job, {"state": "failing"})
@@ -59,7 +55,9 @@ _LISTINGS: dict[Problem, FilteredList] = {
     Problem.JOB_AUTO_PAUSED: FilteredList(
         Job, {"enabled__exact": "0", "pause_reason__startswith": AUTO_PAUSED}
     ),
-    Problem.CURSOR_OVERDUE: FilteredList(Job, {"state": "enabled", ORDER_VAR: NEXT_RUN_FIRST}),
+    Problem.CURSOR_OVERDUE: FilteredList(
+        Job, {"state": "enabled"}, due_before="cursor__next_at__lt"
+    ),
 }
 """The list that shows the rows behind a problem. All other problems link to the list of nodes."""
 
@@ -147,9 +145,9 @@ def _rows(listing: FilteredList, viewer: Viewer) -> HealthLink | None:
     if not viewer.may_view(listing.model):
         return None
     filters = listing.filters
-    if listing.only_due:
+    if listing.due_before:
         minute = viewer.now.replace(second=0, microsecond=0)
-        filters = {**filters, "due_at__lt": (minute + MINUTE).isoformat()}
+        filters = {**filters, listing.due_before: (minute + MINUTE).isoformat()}
     texts = {Run: _("View runs"), Job: _("View jobs"), Node: _("View nodes")}
     url = list_url(listing.model, viewer.site, **filters)
     return HealthLink(texts[listing.model], url)

@@ -120,6 +120,13 @@ class FieldFormat:
             return text_of_time(written)
         return text_of(self.public(written))
 
+    def change_texts(self, old: Any, new: Any) -> tuple[str, str]:
+        """Return both JSON values as ``text`` does. The new one marks the secrets that changed."""
+        if self.format is ValueFormat.TIME:
+            return text_of_time(old), text_of_time(new)
+        public_old, public_new = self.public_change(old, new)
+        return text_of(public_old), text_of(public_new)
+
 
 Document = dict[str, Any]
 

@@ -1,5 +1,6 @@
 """The sync of jobs declared in code with their rows, on a real database."""
 
+import json
 import re
 import shlex
 import threading
@@ -32,6 +33,7 @@ from django_dcron.models import Calendar, Cursor, Job, Node
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.node import sync_declared
 from django_dcron.targets import cron
+from django_dcron.targets.redaction import CHANGED_MASK, MASK
 from tests.factories import make_job
 from tests.waiting import TIMEOUT
 
@@ -245,6 +247,15 @@ def test_declared_job_that_repeats_an_imported_job_is_created_paused(prefix: str
         assert Job.objects.get(name="new").enabled
     with code(name="other", kwargs={"city": "Ulm"}):
         assert not any("imported" in change for change in synced()), "its arguments differ"
+
+
+def test_changed_secrets_are_marked() -> None:
+    with code(name="new", kwargs={"city": "ftp://ann:a@bonn"}):
+        synced()
+    with code(name="new", kwargs={"city": "ftp://ann:b@bonn"}):
+        (change,) = synced()
+    old, new = (json.dumps({"city": f"ftp://ann:{mask}@bonn"}) for mask in (MASK, CHANGED_MASK))
+    assert change.endswith(f"kwargs: {old} -> {new}")
 
 
 def test_job_declared_again_is_enabled_as_declared() -> None:

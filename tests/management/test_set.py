@@ -1,5 +1,6 @@
 """``dcron set``: changes, refusals and dry runs."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from django_dcron import control
 from django_dcron.management.dcron.exits import USAGE_ERROR
 from django_dcron.models import Calendar, Cursor, Job
+from django_dcron.targets.redaction import CHANGED_MASK, MASK
 from tests.factories import entries_by_users, make_idle_job
 from tests.management.calling import call
 
@@ -160,6 +162,14 @@ def test_secrets_are_masked_and_a_mask_keeps_the_secret() -> None:
     assert Job.objects.get().kwargs == {"password": "hunter2", "city": "Oslo"}
     refused = call("set", "secret", "target=tests.app.tasks.ok")
     assert (refused.code, "hunter2" in refused.err) == (USAGE_ERROR, False)
+
+
+def test_changed_secrets_are_marked() -> None:
+    make_idle_job(name="secret", target="tests.app.tasks.echo", kwargs={"password": "hunter2"})
+    assignment = ("set", "secret", 'kwargs={"password": "hunter3"}')
+    old, new = call(*assignment, "--dry-run", "--json").json["changes"]["kwargs"]
+    assert (old, new) == ({"password": MASK}, {"password": CHANGED_MASK})
+    assert f"{json.dumps(old)} -> {json.dumps(new)}" in call(*assignment).out
 
 
 def test_change_in_between_is_a_conflict(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,10 +184,11 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
         candidate = copy.copy(job)
         assign(candidate, values)
         candidate.full_clean(validate_constraints=False)  # its names don't change
-        details = [
-            f"{name}: {field.text(field.json_of(job))} -> {field.text(field.json_of(candidate))}"
-            for name, field in ((name, JOB_FIELDS[name]) for name in updates)
-        ]
+        details = []
+        for name in updates:
+            field = JOB_FIELDS[name]
+            old, new = field.change_texts(field.json_of(job), field.json_of(candidate))
+            details.append(f"{name}: {old} -> {new}")
         details += _disabled_because(values)
         if retimed:
             details += _cautions(candidate)

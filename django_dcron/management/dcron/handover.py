@@ -32,7 +32,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron import import_
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.import_output import does_work, field_text
+from django_dcron.management.dcron.import_output import change_texts, does_work
 from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add_json
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Job, Node
@@ -317,7 +317,7 @@ def _warn_of_edited_jobs(out: Output, source: str, planned: Sequence[Handback]) 
     for each in planned:
         if each.edited:
             texts = [
-                f"{name}: {field_text(name, here)} here, {field_text(name, there)} there"
+                "{}: {} here, {} there".format(name, *change_texts(name, here, there))
                 for name, (here, there) in each.edited.items()
             ]
             out.line(f"! {each.job} differs from {source}: {'; '.join(texts)}", WARNING)

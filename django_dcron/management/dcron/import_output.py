@@ -178,7 +178,7 @@ def _show_plan(out: ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
     for detail in details:
         out.line(f"{verb} {plan} {detail}", STYLES.get(plan.outcome, ""))
     for name, (here, there) in plan.kept.items():
-        here_text, there_text = field_text(name, here), field_text(name, there)
+        here_text, there_text = change_texts(name, here, there)
         out.line(
             f"kept {plan} {name}: {here_text} ({_why_kept(name)}; source: {there_text})",
             STYLES[ImportOutcome.KEPT],
@@ -245,6 +245,14 @@ def field_text(name: str, written: Any) -> str:
     return field.text(written)
 
 
+def change_texts(name: str, old: Any, new: Any) -> tuple[str, str]:
+    """Return both values as ``field_text`` does. The new one marks the secrets that changed."""
+    field = JOB_FIELDS[name]
+    if field.format is ValueFormat.TIME:
+        return field_text(name, old), field_text(name, new)
+    return field.change_texts(old, new)
+
+
 def _change_texts(changes: Changes) -> list[str]:
     """Return one text per change. The reason and the end of a pause belong to ``enabled``."""
     switched, texts = "enabled" in changes, []
@@ -252,7 +260,7 @@ def _change_texts(changes: Changes) -> list[str]:
         if switched and name in PAUSE[1:]:
             continue
         reason = " ".join(filter(None, changes.get("pause_reason", ()))) if name == PAUSE[0] else ""
-        text = f"{name}: {field_text(name, was)} -> {field_text(name, now)}"
+        text = f"{name}: {' -> '.join(change_texts(name, was, now))}"
         texts.append(f"{text} ({reason})" if reason else text)
     return texts
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from django_dcron.contrib.importers.calendars import CalendarPlan
 from django_dcron.contrib.importers.entry_plans import DIFFERENCES, EntryPlan, ImportOutcome
-from django_dcron.jobs.representation import public, text_of
+from django_dcron.jobs.representation import FIELDS, text_of
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
+from django_dcron.models import Calendar, Job
 
 STYLES = {
     ImportOutcome.CREATE: GOOD,
@@ -72,6 +73,6 @@ def changes_document(
 ) -> dict[str, Any]:
     """Return the changes for programs, by default those of the plan, with secrets redacted."""
     shown = plan.changes if changes is None else changes
-    was = public({name: was for name, (was, _now) in shown.items()})
-    now = public({name: now for name, (_was, now) in shown.items()})
-    return {name: {"from": was[name], "to": now[name]} for name in was}
+    fields = FIELDS[Calendar if isinstance(plan, CalendarPlan) else Job]
+    public = {name: fields[name].public_change(*values) for name, values in shown.items()}
+    return {name: {"from": old, "to": new} for name, (old, new) in public.items()}

@@ -90,12 +90,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         next_after = _save(job, values, is_dry=is_dry)
     changes = _changes(before, definition_of(job))
     if output.is_json:
-        document = {"dry_run": is_dry, "changes": changes, "next_at": iso(next_after)}
+        public = {name: JOB_FIELDS[name].public_change(*values) for name, values in changes.items()}
+        document = {"dry_run": is_dry, "changes": public, "next_at": iso(next_after)}
         output.json({"version": 1, **label, **document})
         return
     for name, (was, now) in changes.items():
-        field = JOB_FIELDS[name]
-        output.line(f"{label['job']}: {name}: {field.text(was)} -> {field.text(now)}", GOOD)
+        old, new = JOB_FIELDS[name].change_texts(was, now)
+        output.line(f"{label['job']}: {name}: {old} -> {new}", GOOD)
     if not changes:
         output.line(f"{label['job']}: nothing to change")
     if next_after != next_before:
@@ -205,10 +206,10 @@ def _refuse(problems: Sequence[str]) -> None:
         raise usage_error("\n".join(["Nothing was changed.", *problems]))
 
 
-def _changes(before: Document, after: Document) -> dict[str, list[Any]]:
-    """Return the old and the new JSON value of each changed field, without secrets."""
+def _changes(before: Document, after: Document) -> dict[str, tuple[Any, Any]]:
+    """Return the old and the new JSON value of each changed field."""
     return {
-        name: [JOB_FIELDS[name].public(before[name]), JOB_FIELDS[name].public(value)]
+        name: (before[name], value)
         for name, value in after.items()
         if not same_json(before[name], value)
     }

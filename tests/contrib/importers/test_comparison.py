@@ -26,6 +26,7 @@ from django_dcron.jobs.sync import DECLARED_DISABLED, NO_LONGER_DECLARED, edited
 from django_dcron.management.dcron.import_output import _change_texts
 from django_dcron.models import Calendar, Job
 from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.targets.redaction import CHANGED_MASK, MASK
 from tests.factories import make_idle_job, make_job
 from tests.management.calling import call
 
@@ -390,6 +391,18 @@ def test_changed_calendar_reports_other_affected_jobs(tmp_path: Path) -> None:
     assert call("import", str(file), "--apply").code == 0
     assert Calendar.objects.get(name="closed").dates == "SAT-SUN\n12-25"
     assert call("import", str(file)).out == "Calendars: 1 same.\n3 same.\n"
+
+
+def test_changed_secrets_are_marked(tmp_path: Path) -> None:
+    make_idle_job(name="a", target="tests.app.tasks.echo", kwargs={"token": "old"})
+    file = tmp_path / "jobs.json"
+    file.write_text(call("export").out)
+    Job.objects.update(kwargs={"token": "new"})
+    command = ("import", str(file), "--overwrite", "kwargs")
+    (job,) = call(*command, "--json").json["jobs"]
+    old, new = {"token": MASK}, {"token": CHANGED_MASK}
+    assert job["changes"] == {"kwargs": {"from": old, "to": new}}
+    assert f"kwargs: {json.dumps(old)} -> {json.dumps(new)}\n" in call(*command).out
 
 
 def test_changed_description_of_a_calendar_affects_no_jobs(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from django_dcron import control, targets
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
+from django_dcron.diagnosis.doctor.jobs import PLACE_CURSOR
 from django_dcron.diagnosis.doctor.releases import RECENT, _releases_side_by_side, _Start
 from django_dcron.diagnosis.doctor.window import format_moment
 from django_dcron.exceptions import SignatureMismatch, UnknownTarget
@@ -301,6 +302,19 @@ def test_fault_of_job_is_found(
     assert system.codes() == {code}
     finding = system.examine().findings.listed[0]
     assert (finding.subject.kind, finding.subject.id) == ("job", str(system.job.pk))
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [each for each in JOB_FAULTS if each[0] in (Code.CURSOR_STOPPED, Code.CURSOR_WRONG)],
+)
+def test_pausing_and_resuming_the_job_corrects_its_cursor(
+    system: System, code: Code, fault: Callable[[System], object]
+) -> None:
+    fault(system)
+    assert PLACE_CURSOR in system.examine().findings.listed[0].message
+    control.resume(control.pause(system.job))
+    assert system.codes() == set()
 
 
 def test_arguments_of_unknown_targets_and_of_paused_jobs_are_not_checked(system: System) -> None:

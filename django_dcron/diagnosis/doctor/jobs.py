@@ -26,6 +26,8 @@ from django_dcron.schedules.timetable import MICROSECOND, SECOND, Timetable
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.messages import with_full_stop
 
+PLACE_CURSOR = "To place the cursor again, pause and resume the job. Please report this bug."
+
 
 class JobProblem(NamedTuple):
     code: Code
@@ -127,7 +129,7 @@ def _stopped_cursor_problem(timetable: Timetable, cursor: Cursor, window: Window
     return JobProblem(
         Code.CURSOR_STOPPED,
         f"The job is enabled and has further occurrences ({format_moment(next_at)}), but its "
-        "cursor has stopped, so nothing will run. Save the job again, and report a bug.",
+        f"cursor has stopped, so nothing will run. {PLACE_CURSOR}",
     )
 
 
@@ -140,14 +142,13 @@ def _cursor_position_problems(
     """
     next_at, previous_at = cursor.next_at, cursor.previous_at
     assert next_at is not None  # noqa: S101 (the caller has checked it)
-    advice = "Save the job again, and report a bug."
     if (
         timetable.schedule.interval is None
         and timetable.next_after(next_at - MICROSECOND) != next_at
     ):
         yield JobProblem(
             Code.CURSOR_WRONG,
-            f"The cursor is at {format_moment(next_at)}, which isn't an occurrence. {advice}",
+            f"The cursor is at {format_moment(next_at)}, which isn't an occurrence. {PLACE_CURSOR}",
         )
     elif previous_at is not None and since < previous_at < next_at:
         between = timetable.next_after(previous_at)
@@ -155,5 +156,5 @@ def _cursor_position_problems(
             yield JobProblem(
                 Code.CURSOR_WRONG,
                 f"The cursor went from {format_moment(previous_at)} to {format_moment(next_at)} "
-                f"and skipped {format_moment(between)}. {advice}",
+                f"and skipped {format_moment(between)}. {PLACE_CURSOR}",
             )

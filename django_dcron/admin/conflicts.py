@@ -15,6 +15,7 @@ from django.utils.translation import ngettext
 
 from django_dcron.admin.actions import error_text
 from django_dcron.admin.base import BaseAdmin, M
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs.audit.differences import differences, values_of
@@ -41,7 +42,7 @@ def needs_save(row: Job | Calendar | Limit) -> bool:
     Also true if another user has changed or deleted the row, so that the save raises ``Conflict``.
     """
     rows: Any = type(row).objects
-    stored = rows.filter(pk=row.pk, version=row.version).first()
+    stored = rows.using(alias_for(type(row))).filter(pk=row.pk, version=row.version).first()
     return stored is None or bool(differences(type(row), values_of(stored), values_of(row)))
 
 

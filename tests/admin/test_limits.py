@@ -1,12 +1,15 @@
 """Test the limit form and list, and the limit field of the job form."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
+from pytest_django import Settings
 
 from django_dcron import control
+from django_dcron.admin.conflicts import needs_save
 from django_dcron.models import Job, Limit
 from tests.admin.conftest import errors, fill_in, job_url, list_url, make_job
 from tests.execution.conftest import deliver
@@ -42,10 +45,24 @@ def test_limit_can_be_added_changed_and_selected_in_a_job(admin_client: Client) 
 
 
 def test_saving_without_changes_writes_nothing(admin_client: Client) -> None:
-    limit = make_limit()
-    assert fill_in(admin_client, url_of(limit)).status_code == 302
+    limit = control.save_limit(
+        Limit(name="api", max_running=1, description="Of the shop.\nAsk before a change.")
+    )
+    sent = {"description": limit.description.replace("\n", "\r\n")}  # as browsers send it
+    assert fill_in(admin_client, url_of(limit), **sent).status_code == 302
     assert Limit.objects.get().version == 1
     assert not entries_by_users().exists()
+
+
+class ReplicaRouter:
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "replica"  # doesn't exist
+
+
+def test_row_is_not_compared_with_a_replica(settings: Settings) -> None:
+    limit = make_limit()
+    settings.DATABASE_ROUTERS = [ReplicaRouter()]
+    assert not needs_save(limit)
 
 
 def test_invalid_key_is_an_error_of_its_field(admin_client: Client) -> None:

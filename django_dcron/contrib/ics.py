@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any
 
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule, TranslatableError
@@ -52,7 +52,6 @@ _TOO_MANY_EVENTS = _("The file has %(count)d events (allowed: %(most)d).")
 _INVALID = _("its %(name)s is invalid")
 _NO_DURATION = _("it has no duration")
 _TOO_MANY_DATES = _("it has more than %(most)d dates")
-_OTHER_TIMES = _("it has additional dates with another time of day or duration")
 _SEVERAL_RULES = _("it has several recurrence rules")
 _UNSUPPORTED_RULE = _("its recurrence rule isn't supported: %(problem)s")
 
@@ -155,36 +154,41 @@ class _Event:
     def entries(self, first: date, last: date) -> list[str]:
         """Return the calendar entries of the event, for the dates from ``first`` to ``last``."""
         rule, end, count = self._rule()
-        removed = set(map(self._day_of, _read(self._event, "exdates", "EXDATE")))
+        removed = set(map(self._local, _read(self._event, "exdates", "EXDATE")))
         if "RECURRENCE-ID" not in self._event:
             uid = str(self._event.get("UID", ""))
-            removed |= {self._day_of(begin) for key, begin in self._replaced if key == uid}
-        added = [self._added_day(*each) for each in _read(self._event, "rdates", "RDATE")]
+            removed |= {self._local(begin) for key, begin in self._replaced if key == uid}
+        added = dict(self._added(*each) for each in _read(self._event, "rdates", "RDATE"))
         is_plain = end == LAST_DAY and count is None and not removed and not added
         recurring = self._recurring_entry(rule) if is_plain and self._day <= first else None
         if recurring is not None:
             return [recurring]
-        days = {self._day, *added, *self._days(rule, end, count, first, last)} - removed
+        days = {self._day, *self._days(rule, end, count, first, last)}
+        lengths = {datetime.combine(day, self._time): self._length for day in days} | added
+        for begin in removed:
+            if lengths.pop(begin, None) is None:
+                lengths.pop(datetime.combine(begin.date(), self._time), None)
         found: list[str] = []
-        for begin, stop in map(self._time_on, sorted(days)):
+        for begin, stop in starmap(self._in_zone, sorted(lengths.items())):
             if stop > datetime.combine(first, MIDNIGHT) and begin.date() <= last:
                 found += _entries(begin, stop)
         return found
 
-    def _day_of(self, begin: date) -> date:
-        """Return the date of an occurrence that begins at ``begin``, in the event's time zone."""
-        if isinstance(begin, datetime) and begin.tzinfo and self._zone_of_event:
+    def _local(self, begin: date) -> datetime:
+        """Return the begin of an occurrence in the event's time zone, without the time zone."""
+        if not isinstance(begin, datetime):
+            return datetime.combine(_date_of(begin), self._time)
+        if begin.tzinfo and self._zone_of_event:
             begin = begin.astimezone(self._zone_of_event)
-        return _date_of(begin)
+        return begin.replace(tzinfo=None)
 
-    def _added_day(self, begin: date, end: date | None) -> date:
-        if isinstance(begin, datetime):
-            if begin.tzinfo and self._zone_of_event:
-                begin = begin.astimezone(self._zone_of_event)
-            has_own_length = end is not None and _length(begin, end) != self._length
-            if begin.time() != self._time or has_own_length:
-                raise _NotExpressible(_OTHER_TIMES)
-        return self._day_of(begin)
+    def _added(self, begin: date, end: date | None) -> tuple[datetime, timedelta]:
+        """Return the begin and the duration of an additional date."""
+        local = self._local(begin)
+        length = self._length if end is None else _length(begin, end)
+        if length <= timedelta() or not (self._timed or local.time() == MIDNIGHT):
+            raise _NotExpressible(_INVALID, name="RDATE")
+        return local, length
 
     def _rule(self) -> tuple[Recurrence | None, date, int | None]:
         """Return the event's rule, its last date and its number of dates, if it has any."""
@@ -272,15 +276,14 @@ class _Event:
     def _is_in_other_zone(self) -> bool:
         return self._timed and self._zone_of_event != self._zone
 
-    def _time_on(self, day: date) -> tuple[datetime, datetime]:
-        """Return the begin and end of the event on ``day``, in local time without a time zone."""
-        begin = datetime.combine(day, self._time)
+    def _in_zone(self, begin: datetime, length: timedelta) -> tuple[datetime, datetime]:
+        """Return the begin and end of an occurrence, in local time without a time zone."""
         if not self._is_in_other_zone:
-            return begin, begin + self._length
+            return begin, begin + length
         instant = begin.replace(tzinfo=self._zone_of_event).astimezone(UTC)
         begin, stop = (
             each.astimezone(self._zone).replace(tzinfo=None, fold=0)
-            for each in (instant, instant + self._length)
+            for each in (instant, instant + length)
         )
         return begin, stop
 

@@ -73,15 +73,17 @@ def entries_by_task() -> dict[str, set[str]]:
 def hand_back(ran_until: Mapping[str, datetime | None]) -> set[str]:
     """Set beat's last runs by key, so that it doesn't send occurrences that ran here.
 
-    If beat's last run is later, it is kept. Beat counts the interval of a row that never ran from
-    the row's last change. Returns the keys of the rows that exist.
+    If beat's last run is later, it is kept. Beat counts from the last change of a row that never
+    ran, unless the row has a start: then it is due at once. Returns the keys of the rows that
+    exist.
     """
     rows = _rows()
     with transaction.atomic(using=rows.db):
         found = {str(row.pk): row for row in rows.select_for_update().filter(pk__in=[*ran_until])}
         earlier = []
         for key, row in found.items():
-            at, known = ran_until[key], row.last_run_at or row.date_changed
+            at = ran_until[key]
+            known = row.last_run_at or (None if row.start_time else row.date_changed)
             # The import rounds the start of an interval up to a whole second. Without a run here,
             # ``at`` is therefore up to a second later than the row's last run.
             if at is not None and (known is None or at - known >= SECOND):

@@ -296,6 +296,25 @@ def test_run_that_never_happened_is_not_stored() -> None:
     assert due_at_beat() == []
 
 
+def test_run_of_a_row_with_a_start_is_stored_although_the_row_was_changed_later() -> None:
+    """Beat would run a row at once that has a start and no last run."""
+    from django_celery_beat.models import PeriodicTask
+
+    with set_clock(datetime.now(UTC)) as clock:
+        interval_row("weekly", days=7)
+        PeriodicTask.objects.update(start_time=clock.now() - timedelta(days=1))
+        assert call("import", SOURCE, "--apply").code == 0
+        clock.advance(timedelta(seconds=1))
+        [run] = run_due()
+        changed = clock.now() + timedelta(minutes=1)
+        PeriodicTask.objects.update(date_changed=changed)
+        assert due_at_beat() == ["weekly"]
+        clock.advance(timedelta(hours=1))
+        assert hand_back() == (0, {"jobs": ["weekly"]})
+    assert last_run_of(name="weekly") == run.scheduled_at
+    assert due_at_beat() == []
+
+
 def test_occurrence_that_no_node_claimed_is_executed_by_the_source() -> None:
     row = crontab_row("a", **twelve_hours_from_now())
     call("import", SOURCE, "--apply")

@@ -80,20 +80,27 @@ def one_off_schedule(at: datetime, now: datetime, warn: Warn) -> dict[str, str]:
 
 
 def check_not_over(values: Mapping[str, Any], now: datetime) -> None:
-    """Raise ``EntryOmitted`` if an entry ends before its next occurrence.
+    """Raise ``EntryOmitted`` if the source won't run an entry again before it ends.
 
     An occurrence after the last run counts, although it may have passed: the source hasn't run it.
     """
     ends_at = values["ends_at"]
     if ends_at is None:
         return
-    schedule = parse_schedule(values["schedule"], values["timezone"])
-    begin = now if schedule.interval else min(values.get(LAST_RUN) or now, now)
-    timetable = Timetable(schedule, values.get("starts_at"))
-    first = values.get(NEXT_DUE) or timetable.first_after(begin)
+    first = values.get(NEXT_DUE) or _next_in_source(values, now)
     if first is None or first > ends_at:
         end = iso_in_site_zone(whole_second(ends_at))
         raise EntryOmitted(f"no occurrence is left before it ends at {end}")
+
+
+def _next_in_source(values: Mapping[str, Any], now: datetime) -> datetime | None:
+    """Return when the source may run an entry next. If that's unknown, it is the earliest time."""
+    schedule = parse_schedule(values["schedule"], values["timezone"])
+    starts_at, last = values.get("starts_at"), values.get(LAST_RUN)
+    first = Timetable(schedule, starts_at).first_after(min(last or now, now))
+    if schedule.interval is None or first is None or (starts_at and starts_at > now):
+        return first
+    return min(first, now if last is None else last + schedule.interval)
 
 
 def interval_fields(length: timedelta) -> dict[str, str]:

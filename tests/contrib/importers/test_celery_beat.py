@@ -221,8 +221,14 @@ def test_row_without_an_occurrence_before_it_expires_is_omitted() -> None:
     row("hourly", **interval(1, "hours"), **soon, **before)
     row("once", **clocked(NOW + timedelta(hours=1)), **soon)
     row("later", **crontab(), **soon, start_time=NOW + timedelta(hours=1))
+    row("later interval", **interval(), **soon, start_time=NOW + timedelta(hours=1))
+    short = {"expires": NOW + timedelta(minutes=2)}
+    last = {"last_run_at": NOW - timedelta(minutes=4)}
+    row("short", **interval(5, "minutes"), **short, **last)
+    row("short with start", **interval(5, "minutes"), **short, **last, start_time=NOW - timedelta(days=7))
+    row("short, ran", **interval(7, "minutes"), **short, **last)
     omitted = {entry.name for entry in celery_beat.read(NOW).entries if entry.omitted}
-    assert omitted == {"daily", "weekly", "once", "later"}
+    assert omitted == {"daily", "weekly", "once", "later", "later interval", "short, ran"}
     assert "ends at 2027-01-01T12:30:00Z" in found("daily").omitted
 
 

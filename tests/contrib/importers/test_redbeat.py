@@ -131,10 +131,13 @@ def test_recurrence_rule_without_a_start_is_refused() -> None:
 
 def test_expires_becomes_the_end() -> None:
     save("past", options={"expires": NOW})
-    save("without occurrence", options={"expires": NOW + timedelta(seconds=1)})
+    soon = {"expires": NOW + timedelta(seconds=1)}
+    save("without occurrence", options=soon).reschedule(last_run_at=NOW)
+    save("never ran", options=soon)
     save("ahead", options={"expires": NOW + timedelta(minutes=1)})
     assert "expired" in found("past").omitted
     assert "no occurrence is left" in found("without occurrence").omitted
+    assert found("never ran").omitted == "", "beat may run it now"
     assert found("ahead").values["ends_at"] == NOW + timedelta(minutes=1) - MICROSECOND
 
 

@@ -225,7 +225,13 @@ def test_row_without_an_occurrence_before_it_expires_is_omitted() -> None:
     short = {"expires": NOW + timedelta(minutes=2)}
     last = {"last_run_at": NOW - timedelta(minutes=4)}
     row("short", **interval(5, "minutes"), **short, **last)
-    row("short with start", **interval(5, "minutes"), **short, **last, start_time=NOW - timedelta(days=7))
+    row(
+        "short with start",
+        **interval(5, "minutes"),
+        **short,
+        **last,
+        start_time=NOW - timedelta(days=7),
+    )
     row("short, ran", **interval(7, "minutes"), **short, **last)
     omitted = {entry.name for entry in celery_beat.read(NOW).entries if entry.omitted}
     assert omitted == {"daily", "weekly", "once", "later", "later interval", "short, ran"}

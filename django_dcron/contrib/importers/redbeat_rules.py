@@ -17,8 +17,12 @@ from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import END
 
 HOUR = timedelta(hours=1)
-LENGTHS = {"HOURLY": HOUR, "MINUTELY": timedelta(minutes=1), "SECONDLY": timedelta(seconds=1)}
-NAMES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
+INTERVAL_UNITS = {
+    "HOURLY": HOUR,
+    "MINUTELY": timedelta(minutes=1),
+    "SECONDLY": timedelta(seconds=1),
+}
+FREQUENCY_NAMES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
 """The frequencies, in the order of dateutil's numbers."""
 DAY_PARTS = {
     "bymonth": "BYMONTH",
@@ -41,7 +45,7 @@ def rule_fields(rule: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     """
     if rule.count is not None and rule.count < 1:
         raise EntryOmitted("the rule has no occurrence")
-    frequency = NAMES[rule.freq]
+    frequency = FREQUENCY_NAMES[rule.freq]
     fields = _calendar_fields(rule, warn) if frequency in FREQUENCIES else _interval_fields(rule)
     ends = [end for end in (rule.until, _last_of_count(rule)) if end is not None]
     ends_at = min(ends, default=None)
@@ -53,21 +57,21 @@ def rule_fields(rule: Any, now: datetime, warn: Warn) -> dict[str, Any]:
 
 
 def _interval_fields(rule: Any) -> dict[str, Any]:
-    frequency = NAMES[rule.freq]
+    frequency = FREQUENCY_NAMES[rule.freq]
     if restricted := _parts(rule, DAY_PARTS | TIME_PARTS):
         raise EntryRefused(
             f"a rule with FREQ={frequency} and {', '.join(restricted)} can't be imported; use a "
             "cron schedule, such as */10 8-17 * * MON-FRI"
         )
     return {
-        **interval_fields(LENGTHS[frequency] * rule.interval),
+        **interval_fields(INTERVAL_UNITS[frequency] * rule.interval),
         "starts_at": rule.dtstart.astimezone(UTC),
     }
 
 
 def _calendar_fields(rule: Any, warn: Warn) -> dict[str, Any]:
     start, zone = rule.dtstart, _zone(rule.dtstart, warn)
-    parts = {"FREQ": NAMES[rule.freq]}
+    parts = {"FREQ": FREQUENCY_NAMES[rule.freq]}
     if rule.interval != 1:
         parts["INTERVAL"] = str(rule.interval)
     parts |= _parts(rule, DAY_PARTS)
@@ -128,11 +132,14 @@ def _zone(start: datetime, warn: Warn) -> str:
 
 
 def _last_of_count(rule: Any) -> datetime | None:
-    """Return the last occurrence of a rule with a count."""
+    """Return the last occurrence of a rule with a count. None if no datetime can express it."""
     if rule.count is None:
         return None
-    if length := LENGTHS.get(NAMES[rule.freq]):
-        last: datetime = rule.dtstart + length * rule.interval * (rule.count - 1)
+    if length := INTERVAL_UNITS.get(FREQUENCY_NAMES[rule.freq]):
+        try:
+            last: datetime = rule.dtstart + length * rule.interval * (rule.count - 1)
+        except OverflowError:  # after the year 9999
+            return None
         return last
     if rule.count > MAX_COUNT:
         raise EntryRefused(f"count is {rule.count} (allowed: at most {MAX_COUNT}, or no count)")

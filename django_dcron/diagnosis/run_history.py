@@ -29,6 +29,11 @@ class RunHistory:
     runs: list[Run]
     more: bool
     """Whether there are, or may be, older runs."""
+    searched: tuple[datetime, datetime] | None = None
+    """The scheduled times of the newest and oldest run examined.
+
+    None unless a search by state ended at ``READ_LIMIT`` and found at most ``limit`` runs.
+    """
 
 
 def read_run_history(
@@ -55,10 +60,12 @@ def read_run_history(
     if not states:
         found = list(runs[: limit + 1])
         return RunHistory(_with_jobs(found[:limit], job), len(found) > limit)
-    examined = list(runs.values_list("pk", "state")[:READ_LIMIT])
-    matching = [run_id for run_id, state in examined if state in states]
+    examined = list(runs.values_list("pk", "state", "scheduled_at")[:READ_LIMIT])
+    matching = [run_id for run_id, state, _at in examined if state in states]
     found = _with_jobs(list(runs.filter(pk__in=matching[:limit])), job)
-    return RunHistory(found, len(matching) > limit or len(examined) == READ_LIMIT)
+    if len(matching) > limit or len(examined) < READ_LIMIT:
+        return RunHistory(found, len(matching) > limit)
+    return RunHistory(found, True, (examined[0][2], examined[-1][2]))
 
 
 def has_upcoming_run(job: Job | None, now: datetime) -> bool:

@@ -133,7 +133,32 @@ def test_state_filter_searches_latest_runs_only(monkeypatch: pytest.MonkeyPatch)
     answer = call("history", "report", "--state", "failed", "--json").json
     assert (answer["runs"], answer["more"]) == ([], True)
     out = call("history", "report", "--state", "failed").out
-    assert out == "None of the latest 2 runs match.\n"
+    assert out.startswith("None of the latest 2 runs match. ")
+    until = out.partition("--until ")[2].split()[0].rstrip(".")
+    assert call("history", "report", "--state", "failed", "--until", until).out.count("failed") == 1
+
+
+def test_next_page_of_a_search_by_state_begins_at_the_last_run_examined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run_history, "READ_LIMIT", 2)
+    make_history(["failed", "succeeded", "failed"])
+    for job, until in ((("report",), "09:01:00"), ((), "09:01:01")):
+        out = call("history", *job, "--state", "failed").out
+        assert out.endswith(f"use --until 2026-12-01T{until}+00:00.\n")
+    Run.objects.update(state="failed")
+    cut = call("history", "report", "--state", "failed", "-n", "1").out
+    assert "--until 2026-12-01T09:02:00+00:00 or a higher --limit" in cut
+
+
+def test_search_by_state_within_one_second_names_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_history, "READ_LIMIT", 2)
+    for number in range(3):
+        make_run(make_idle_job(name=f"job-{number}"), "failed", scheduled_at=START)
+    Run.objects.filter(job__name="job-2").update(state="succeeded")
+    out = call("history", "--state", "failed").out
+    assert "There may be older runs" in out
+    assert not re.search("--until|--limit", out)
 
 
 def test_number_of_queries_is_constant() -> None:

@@ -156,7 +156,7 @@ def _show_runs(out: Output, job: Job | None, options: dict[str, Any]) -> None:
     warn_of_freezes(out, job.namespace if job else "")
     if not page.runs:
         is_filtered = bool(since or until or options["state"])
-        out.line(_empty_text(job, is_filtered=is_filtered, more=page.more))
+        out.line(_empty_text(job, page, is_filtered=is_filtered))
         if not shows_upcoming and has_upcoming_run(job, now):
             out.line("To show upcoming runs, use --upcoming.")
         return
@@ -172,27 +172,34 @@ def _show_table(out: Output, page: RunHistory, *, names_job: bool) -> None:
     rows = [_cells(run, attempts.get(run.pk), names_job=names_job) for run in page.runs]
     out.table([*first, *numbers, Column("Note", wraps=True)], rows)
     if page.more:
-        until = _until(page.runs, one_job=not names_job)
-        option = f"--until {timezone.localtime(until).isoformat()} or " if until else ""
-        out.line(f"There may be older runs: use {option}a higher --limit.")
+        out.line(_older_runs_text(page, one_job=not names_job))
 
 
-def _until(runs: list[Run], *, one_job: bool) -> datetime | None:
+def _older_runs_text(page: RunHistory, *, one_job: bool) -> str:
+    newest, oldest = page.searched or (page.runs[0].scheduled_at, page.runs[-1].scheduled_at)
+    until = _until(newest, oldest, one_job=one_job)
+    options = [f"--until {timezone.localtime(until).isoformat()}"] if until else []
+    if not page.searched:  # otherwise, the limit wasn't reached
+        options.append("a higher --limit")
+    return f"There may be older runs{': use ' if options else ''}{' or '.join(options)}."
+
+
+def _until(newest: datetime, oldest: datetime, *, one_job: bool) -> datetime | None:
     """Return the end of the range in which older runs are listed next.
 
-    Other jobs may have more runs in the second of the last run, so that the range includes it.
-    Returns None if all ``runs`` are in this second.
+    Other jobs may have more runs in the second of the oldest run, so that the range includes it.
+    Returns None if the newest run is in this second, too.
     """
-    last = runs[-1].scheduled_at
     if one_job:
-        return last
-    end = last.replace(microsecond=0) + SECOND
-    return end if runs[0].scheduled_at >= end else None
+        return oldest
+    end = oldest.replace(microsecond=0) + SECOND
+    return end if newest >= end else None
 
 
-def _empty_text(job: Job | None, *, is_filtered: bool, more: bool) -> str:
-    if more:
-        return f"None of the latest {READ_LIMIT:,} runs match."
+def _empty_text(job: Job | None, page: RunHistory, *, is_filtered: bool) -> str:
+    if page.more:
+        older = _older_runs_text(page, one_job=job is not None)
+        return f"None of the latest {READ_LIMIT:,} runs match. {older}"
     if is_filtered:
         return "No runs match."
     return "The job has no runs yet." if job else "There are no runs yet."

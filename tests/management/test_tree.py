@@ -5,12 +5,13 @@ import re
 import shlex
 import subprocess
 import sys
+from argparse import Action
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.core.management.base import CommandError, SystemCheckError
+from django.core.management.base import CommandError, CommandParser, SystemCheckError
 from django.db import OperationalError
 from pytest_django import Settings
 
@@ -102,6 +103,40 @@ def test_call_command_accepts_options_by_name() -> None:
     assert '"jobs": []' in out.getvalue()
     with pytest.raises(TypeError, match="nonsense"):
         call_command("dcron", "list", nonsense=True)
+
+
+def _positionals(name: str) -> list[Action]:
+    parser = CommandParser(add_help=False)
+    load_subcommand(name).add_arguments(parser)
+    return [action for action in parser._actions if not action.option_strings]
+
+
+WITH_OPTIONAL_LIST = [
+    name for name in dcron.SUBCOMMANDS if any(action.nargs == "*" for action in _positionals(name))
+]
+
+
+@pytest.mark.parametrize("name", WITH_OPTIONAL_LIST)
+def test_call_command_accepts_optional_list_as_one_text_or_a_list(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (several,) = (action for action in _positionals(name) if action.nargs == "*")
+    others = ["a" for action in _positionals(name) if action.nargs is None]
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        load_subcommand(name), "run", lambda command, options: seen.append(options[several.dest])
+    )
+    call_command("dcron", name, *others)
+    for given in ("report", ["report"]):
+        call_command("dcron", name, *others, **{several.dest: given})
+    assert seen == [[], ["report"], ["report"]]
+
+
+def test_call_command_accepts_option_that_is_an_argument_of_another_subcommand() -> None:
+    with pytest.raises(CommandError, match="nobody"):
+        call_command("dcron", "rerun", job="nobody", state="failed", since="1h")
+    with pytest.raises(CommandError, match="required: JOB"):
+        call_command("dcron", "show", job="nobody")
 
 
 def test_health_imports_no_other_subcommand() -> None:

@@ -8,7 +8,13 @@ from __future__ import annotations
 import os
 import select
 import sys
-from argparse import SUPPRESS, Action, ArgumentError, RawDescriptionHelpFormatter
+from argparse import (
+    SUPPRESS,
+    Action,
+    ArgumentError,
+    RawDescriptionHelpFormatter,
+    _AppendAction,
+)
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from io import StringIO, TextIOWrapper
@@ -155,6 +161,7 @@ class SubcommandParser(SuggestingParser):
         super().__init__(**options)
         self._subcommand = subcommand
         self._loaded = False
+        self._required: list[Action] = []
 
     def load(self) -> None:
         if self._loaded:
@@ -168,9 +175,17 @@ class SubcommandParser(SuggestingParser):
         self.epilog = f"Examples:\n{examples}"
         module.add_arguments(self)
         _add_options_of_django(self)
+        if not self.called_from_command_line:
+            # ``call_command`` fails for an option with the name of a required positional argument,
+            # even one of another subcommand.
+            self._required = [each for each in self._get_positional_actions() if each.required]
+            for action in self._required:
+                action.required = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self.load()
+        for action in self._required:
+            action.required = True
         return super().parse_known_args(args, namespace)
 
 
@@ -275,7 +290,11 @@ def _as_lists(subcommand: str, options: dict[str, Any]) -> dict[str, list[str]]:
     """Return the options with several values for which ``call_command`` got one text, as lists."""
     parser = CommandParser(add_help=False)
     load_subcommand(subcommand).add_arguments(parser)
-    several = (each.dest for each in parser._actions if each.default == [])
+    several = (
+        each.dest
+        for each in parser._actions
+        if each.nargs in ("*", "+") or isinstance(each, _AppendAction)
+    )
     return {name: [options[name]] for name in several if isinstance(options[name], str)}
 
 

@@ -175,8 +175,8 @@ def _wait(
             return node
     stop = shlex.join(["manage.py", "dcron", "stop", "--pid-file", str(pid_file.path)])
     raise negative_result(
-        f"The node isn't running after {duration_text(timeout)} and keeps trying. "
-        f"To stop it: {stop} {read_log()}"
+        f"The node isn't running after {duration_text(timeout)} and keeps trying. {read_log()}\n"
+        f"To stop it: {stop}"
     )
 
 

@@ -103,6 +103,24 @@ def test_time_that_only_the_zone_of_the_site_explains_is_in_that_zone(
     assert document["requested"] == f"{nothing:%Y-%m-%dT%H:%M}:00Z"
 
 
+def test_time_before_the_creation_does_not_mean_a_future_time_in_the_zone_of_the_site(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(schedule="0 * * * *", timezone="Asia/Tokyo")
+    created = datetime(2027, 1, 14, 10, 5, tzinfo=ZoneInfo("Asia/Tokyo"))
+    Job.objects.update(created_at=created)
+    Cursor.objects.update(placed_at=created, next_at=created.replace(hour=11, minute=0))
+    monkeypatch.setattr(clock, "fixed_at", created.replace(minute=30))
+    for text in ("2027-01-14T10:00", "2027-01-14 10:00:00"):
+        document = call("why", str(job), text, "--json").json
+        assert (document["verdict"], document["meaning"]) == ("not_created", "")
+        assert document["requested"] == "2027-01-14T01:00:00Z"
+        assert "10:05" in document["sentences"][0]
+    # The schedule doesn't match 10:20 in Tokyo. It matches 10:20 UTC.
+    Job.objects.update(schedule="20 19 * * *")
+    assert call("why", str(job), "2027-01-14T10:20", "--json").json["verdict"] == "not_due"
+
+
 def test_time_of_manual_run_is_in_the_zone_of_the_site(system: System, settings: Settings) -> None:
     """Lists show such runs, too, and the schedule doesn't match them."""
     settings.TIME_ZONE = "Asia/Tokyo"

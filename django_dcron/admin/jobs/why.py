@@ -112,8 +112,8 @@ def _explanation_context(
         return _answer_context(answer, requested, job, site, scope)
     params = {"zone": requested.tzinfo, "site": in_site.tzinfo}
     note = _(
-        "The job has no due run at that time in its own time zone, %(zone)s. The answer is about "
-        "that time in %(site)s."
+        "The job has no run at that time in its own time zone, %(zone)s. The answer is about that "
+        "time in %(site)s."
     )
     return {**_answer_context(answer, in_site, job, site, scope), "note": note % params}
 

@@ -61,8 +61,8 @@ LATER_READ_LIMIT = 10
 FREEZE_CODES = {"frozen_all", "frozen_namespace"}
 
 
-UNMATCHED = (WhyVerdict.NO_OCCURRENCE, WhyVerdict.NOT_CREATED)
-"""Verdicts about a time that the schedule may not match."""
+NOTHING_DUE = (WhyVerdict.NO_OCCURRENCE, WhyVerdict.NOT_CREATED, WhyVerdict.NOT_DUE)
+"""Verdicts about a time at which no occurrence was due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +140,19 @@ def explain_local(
 ) -> Answer:
     """Explain a local time, given in the job's and in the site's time zone.
 
-    The answer is about the time in the job's zone, unless only the time in the site's zone has an
-    occurrence or another run, or only the occurrence in the site's zone was due. A user may have
-    copied the time from a list, which shows the site's zone. Raises ``ValueError`` like
-    ``explain``.
+    The answer is about the time in the job's zone if the job has a run or a due occurrence then.
+    Otherwise, it is about the time in the site's zone if the job has a run or a due occurrence
+    then. A future occurrence in the site's zone counts only if the schedule doesn't match the time
+    in the job's zone. A user may have copied the time from a list, which shows the site's zone.
+    Raises ``ValueError`` like ``explain``.
     """
     shown = {"show_nodes": show_nodes, "show_others": show_others}
     answer = explain(job, in_job_zone, **shown)
-    no_match = answer.run is None and answer.verdict in UNMATCHED
-    if in_site_zone != in_job_zone and (no_match or answer.verdict is WhyVerdict.NOT_DUE):
+    has_nothing = answer.run is None and answer.verdict in NOTHING_DUE
+    if in_site_zone != in_job_zone and has_nothing:
         other = explain(job, in_site_zone, **shown)
         is_due = other.verdict is not WhyVerdict.NOT_DUE
-        is_better = other.verdict is not answer.verdict and (no_match or is_due)
+        is_better = other.verdict is not answer.verdict and (is_due or answer.occurrence is None)
         if other.has_run_at_time or (other.occurrence is not None and is_better):
             return other
     return answer

@@ -36,11 +36,11 @@ from django_dcron.utils import time_format
 HELP = (
     "Explain why a job ran or didn't run at a given time. TIME may be text that another command "
     "prints. Without an offset or a zone's abbreviation, TIME is in the job's time zone. If the "
-    "job has no occurrence then, but has one or a run at TIME in the site's time zone, the site's "
-    "time zone applies. If both match, the output names the command for the run at TIME in the "
-    "site's time zone. A time without seconds means the whole minute. A time of day means the "
-    "last such time until now. Without TIME, explains the last occurrence, or why the job is "
-    "paused. Exit code 1: there is no explanation."
+    "job has no run or due occurrence then, but has a run or an occurrence at TIME in the site's "
+    "time zone, the site's time zone applies. If both match, the output names the command for the "
+    "run at TIME in the site's time zone. A time without seconds means the whole minute. A time of "
+    "day means the last such time until now. Without TIME, explains the last occurrence, or why "
+    "the job is paused. Exit code 1: there is no explanation."
 )
 EXAMPLES = """
 why nightly-report
@@ -89,8 +89,8 @@ def _explain_text(job: Job, text: str, now: datetime) -> tuple[Answer, str]:
     answer = explain_local(job, instant, in_site)
     if answer.instant != instant:
         return answer, (
-            f"{text} means {in_site:%Y-%m-%d %H:%M:%S} ({site}), because the job has no due "
-            f"occurrence at {instant:%Y-%m-%d %H:%M:%S} in its own time zone, {zone}."
+            f"{text} means {in_site:%Y-%m-%d %H:%M:%S} ({site}), because the job has no run "
+            f"at {instant:%Y-%m-%d %H:%M:%S} in its own time zone, {zone}."
         )
     # A list shows times in the site's zone. Its run at this time isn't the one explained.
     in_list = in_site != instant and explain(job, in_site).has_run_at_time

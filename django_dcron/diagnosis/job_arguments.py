@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
+from django.utils import translation
+from django.utils.translation import gettext as _
+
 from django_dcron import targets
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.models import Job
@@ -48,7 +51,8 @@ def unknown_target_problem(key: str) -> str:
     try:
         targets.get(key)
     except UnknownTarget as error:
-        return f"Runs fail: {error} Register the target, or correct or pause the job."
+        text = _("Runs fail: %(error)s Register the target, or correct or pause the job.")
+        return text % {"error": error.translate(translation)}
     return ""
 
 

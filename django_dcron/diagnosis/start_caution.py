@@ -1,4 +1,7 @@
-"""Warn users who start a run that executes nothing, or while an earlier run is unfinished."""
+"""Warn users before they start or backfill runs.
+
+The runs may execute nothing, fail, repeat work, or meet an earlier run that is unfinished.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_arguments import unknown_target_problem
 from django_dcron.models import Job, Run
 from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
 from django_dcron.policies.slots import Slot
@@ -49,6 +53,19 @@ def shadow_caution(job: Job) -> str:
     return _("The job is a shadow. The run is recorded, but %(target)s isn't executed.") % {
         "target": job.target.removeprefix(PREFIX)
     }
+
+
+def backfill_cautions(job: Job) -> list[str]:
+    """Return what a user who backfills this job should know."""
+    imported = _(
+        "The job was imported from %(source)s. If %(source)s ran it at these times, the backfill "
+        "runs it again."
+    )
+    cautions = (
+        imported % {"source": job.import_source} if job.import_source else "",
+        unknown_target_problem(job.target) or shadow_caution(job),
+    )
+    return [caution for caution in cautions if caution]
 
 
 def _overlap_cautions(jobs: Sequence[Job]) -> dict[int, str]:

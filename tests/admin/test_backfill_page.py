@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
+from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.jobs import backfill
@@ -224,13 +225,31 @@ def test_preview_of_paused_job_shows_notice(admin_client: Client) -> None:
 
 def test_preview_of_imported_job_warns_about_runs_of_its_source(admin_client: Client) -> None:
     job = make_job()
-    assert "data-dcron-imported" not in _post(admin_client, job).content.decode()
+    assert "data-dcron-caution" not in _post(admin_client, job).content.decode()
     Job.objects.filter(pk=job.pk).update(import_source="django-celery-beat", import_key="7")
 
-    assert "data-dcron-imported" in _post(admin_client, job).content.decode()
+    page = _post(admin_client, job).content.decode()
+    assert page.count("data-dcron-caution") == 1
+    assert "django-celery-beat" in page.partition("data-dcron-caution")[2].partition("</p>")[0]
     for number in range(3):
         make_run(job, FIRST + number * DAY, state="succeeded")
-    assert "data-dcron-imported" not in _post(admin_client, job).content.decode()
+    assert "data-dcron-caution" not in _post(admin_client, job).content.decode()
+
+
+@pytest.mark.parametrize("target", ["shop.cron.gone", "shadow:tests.app.tasks.fail"])
+@pytest.mark.parametrize("language", ["en", "de", "zh-hans"])
+def test_preview_warns_that_runs_execute_nothing(
+    admin_client: Client, settings: Settings, target: str, language: str
+) -> None:
+    settings.LANGUAGE_CODE = language
+    job = make_job()
+    Job.objects.filter(pk=job.pk).update(target=target)
+
+    page = _post(admin_client, job).content.decode()
+
+    caution = page.partition("data-dcron-caution>")[2].partition("</p>")[0]
+    assert target.removeprefix("shadow:") in caution
+    assert (("Runs fail" in caution) or ("is a shadow" in caution)) == (language == "en")
 
 
 @pytest.mark.parametrize(

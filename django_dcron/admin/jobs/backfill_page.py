@@ -39,6 +39,7 @@ from django_dcron.admin.display import change_url, list_url, may_view
 from django_dcron.admin.jobs.page import schedule_zone_name
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.start_caution import backfill_cautions
 from django_dcron.exceptions import InvalidValue, TranslatableError
 from django_dcron.jobs.action_texts import backfilled_text
 from django_dcron.jobs.backfill import LARGEST_LIMIT, LIMIT, Backfill
@@ -121,6 +122,7 @@ class BackfillPreview:
     def __init__(self, planned: Backfill, form: BackfillForm, job: Job):
         self.planned = planned
         self.count = len(planned.occurrences)
+        self.cautions = backfill_cautions(job) if self.count else []
         self.first = planned.occurrences[:PREVIEWED_AT_ENDS]
         self.last = planned.occurrences[max(self.count - PREVIEWED_AT_ENDS, PREVIEWED_AT_ENDS) :]
         self.omitted = self.count - len(self.first) - len(self.last)

@@ -16,8 +16,7 @@ from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
-from django_dcron.diagnosis.job_arguments import unknown_target_problem
-from django_dcron.diagnosis.start_caution import shadow_caution
+from django_dcron.diagnosis.start_caution import backfill_cautions
 from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.exceptions import DcronError, InvalidSchedule
 from django_dcron.jobs import backfill as backfilling
@@ -165,18 +164,11 @@ def _print_occurrences(output: Output, job: Job, planned: Backfill, *, every: bo
 
 
 def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
-    if job.import_source and planned.occurrences:
-        output.line(
-            f"The job was imported from {job.import_source}. If {job.import_source} ran it at "
-            "these times, the backfill runs it again: these runs aren't known here.",
-            WARNING,
-        )
+    for caution in backfill_cautions(job) if planned.occurrences else ():
+        output.line(f"{job}: {caution}", WARNING)
     done = "would be created" if dry_run else "created"
     runs = number_of(len(planned.occurrences), "run")
     output.line(f"{job}: {runs} {done}{_range_text(job, planned)}.")
-    caution = unknown_target_problem(job.target) or shadow_caution(job)
-    if planned.occurrences and caution:
-        output.line(f"{job}: {caution}", WARNING)
     if planned.have_run:
         output.line(f"{number_of(planned.have_run, 'other occurrence')} skipped: a run exists.")
     if planned.unsuccessful:

@@ -1,6 +1,7 @@
 """Test that the backfill page shows a preview and then creates exactly the previewed runs."""
 
 import re
+import shlex
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from django_dcron.jobs import backfill
 from django_dcron.models import Cursor, Job, Run
 from tests.admin.conftest import StaffWith, job_url, make_job, make_run, messages
 from tests.factories import entries_by_users
+from tests.management.calling import call
 
 DAY = timedelta(days=1)
 FIRST = datetime(2026, 3, 1, 3, 30, tzinfo=UTC)
@@ -148,16 +150,24 @@ def test_new_preview_after_job_change_covers_whole_range(admin_client: Client) -
     assert Run.objects.count() == 3
 
 
-def test_error_about_pruned_runs_names_no_option_that_the_form_lacks(
+def test_error_about_pruned_runs_names_the_command_that_runs_all(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backfill, "kept_from", lambda job_id, oldest, now: FIRST + 9 * DAY)
-    response = _post(admin_client, make_job())
+    kept = datetime(2026, 3, 10, 3, 29, 59, 250_000, tzinfo=UTC)
+    monkeypatch.setattr(backfill, "kept_from", lambda job_id, oldest, now: kept)
+    job = make_job("a report")
+    with timezone.override("Asia/Tokyo"):
+        response = _post(admin_client, job, limit="2")
 
     (error,) = response.context["form"].errors.as_data()["start"]
     assert error.code == "pruned"
-    assert (FIRST + 9 * DAY).isoformat() in error.messages[0]
-    assert "over_pruned" not in error.messages[0]
+    message = error.messages[0]
+    assert message.count("2026-03-10 12:30:00") == 2
+    command = message.partition("manage.py dcron ")[2]
+    assert call(*shlex.split(command), "--dry-run", "--json").json["occurrences"] == [
+        "2026-03-01T03:30:00Z",
+        "2026-03-02T03:30:00Z",
+    ]
 
 
 def test_times_out_of_range_in_query_string_are_refused(admin_client: Client) -> None:

@@ -11,6 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
+import shlex
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -29,7 +31,7 @@ from django.http import (
 from django.template.response import TemplateResponse
 from django.utils import translation
 from django.utils.html import format_html
-from django.utils.timezone import get_current_timezone_name
+from django.utils.timezone import get_current_timezone_name, localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -108,12 +110,27 @@ class BackfillForm(ObjectActionForm):
         elif error.code == "pruned":  # the error names options that this form doesn't have
             text = _(
                 "The runs before %(kept)s were pruned, so it's unknown which of these occurrences "
-                "ran. Start at %(kept)s, or run all of them with manage.py dcron backfill "
-                "--over-pruned."
+                "ran. Start at %(kept)s, or run all of them with: %(command)s"
             )
-            self.add_error("start", ValidationError(text, code="pruned", params=error.params))
+            params = {
+                "kept": _format_up(datetime.fromisoformat(str(error.params["kept"]))),
+                "command": self._command_over_pruned(),
+            }
+            self.add_error("start", ValidationError(text, code="pruned", params=params))
         else:
             self.add_error(None, error.translate(translation))
+
+    def _command_over_pruned(self) -> str:
+        start, end = (self.cleaned_data[name].isoformat() for name in ("start", "end"))
+        limit = str(self.cleaned_data["limit"])
+        options = ("--limit", limit, "--over-pruned")
+        return shlex.join(["manage.py", "dcron", "backfill", str(self.row), start, end, *options])
+
+
+def _format_up(instant: datetime) -> str:
+    """Format a time in the site's time zone, rounded up to a second, which the form accepts."""
+    whole = instant + timedelta(microseconds=-instant.microsecond % 1_000_000)
+    return f"{localtime(whole):%Y-%m-%d %H:%M:%S}"
 
 
 class BackfillPreview:

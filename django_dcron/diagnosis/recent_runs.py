@@ -84,7 +84,7 @@ def recent_runs(jobs: Sequence[Job], scope: Scope) -> dict[int, RecentRuns]:
     )
     if not firsts:
         return {}
-    rows = scope.runs.filter(reduce(or_, map(_since, firsts))).order_by("job", "scheduled_at")
+    rows = scope.runs.filter(reduce(or_, map(_since, firsts))).order_by("job_id", "scheduled_at")
     found: defaultdict[int, list[RecentRun]] = defaultdict(list)
     for job_id, *columns in rows.values_list(*COLUMNS):
         found[job_id].append(RecentRun(*columns))

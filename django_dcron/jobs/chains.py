@@ -262,7 +262,7 @@ def is_linked(job: Job, using: str) -> bool:
 
 def followers(job: Job, using: str) -> list[int]:
     """Return the primary keys of the jobs that follow ``job``."""
-    links = Link.objects.using(using).filter(after=job.pk).order_by("job")
+    links = Link.objects.using(using).filter(after=job.pk).order_by("job_id")
     return list(links.values_list("job_id", flat=True))
 
 

@@ -115,5 +115,5 @@ def _jobs_with_free_slot(job_ids: Collection[int]) -> list[int]:
     """Return the jobs whose slot is free and whose runs wait for it."""
     holder = runs().in_slot(Slot.RUNNING, OuterRef("job"))
     waiting = runs().waiting_for_slot().filter(job__in=job_ids)
-    free = waiting.exclude(Exists(holder)).order_by("job").values_list("job", flat=True)
+    free = waiting.exclude(Exists(holder)).order_by("job_id").values_list("job", flat=True)
     return list(free.distinct())

@@ -10,7 +10,7 @@ from django.db import transaction
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict, NotPossible
-from django_dcron.jobs import deletion
+from django_dcron.jobs import chains, deletion
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.models import (
     AlertCheck,
@@ -68,6 +68,12 @@ def test_finished_runs_stay_and_unfinished_runs_are_cancelled(
     for run in map(reread, unfinished):
         assert (run.state, run.reason, run.slot) == (State.CANCELLED, JOB_DELETED, None)
         assert run.finished_at is not None
+
+
+def test_followers_are_read_in_the_order_of_their_keys() -> None:
+    job = make_idle_job()
+    expected = [make_idle_job(name=name, after={str(job): "ended"}).pk for name in ("b", "a")]
+    assert chains.followers(job, "default") == expected
 
 
 def test_nothing_but_the_history_stays() -> None:

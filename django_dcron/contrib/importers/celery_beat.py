@@ -129,6 +129,7 @@ def _job(get_row: RowReader, now: datetime, warn: Warn) -> dict[str, Any]:
         "pause_reason": "" if row.enabled else WAS_DISABLED,
     }
     values |= celery_task.policy_fields(row.task, {"expires": expires}, warn)
+    celery_task.warn_if_reads_beat_name(row.task, warn)
     values |= _schedule_fields(row, now, warn)
     if NEXT_DUE in values:
         values.pop("starts_at")

@@ -33,26 +33,35 @@ def policy_fields(name: str, options: dict[str, Any], warn: Warn) -> dict[str, A
     ``options`` of the entry override the task's time limits and ``expires``. For an unknown task,
     only ``options`` count. The import refuses such a task later.
     """
-    try:
-        task = getattr(targets.get(name), "task", None)
-    except UnknownTarget:
-        task = None
+    task = _task_of(name)
     if rate := getattr(task, "rate_limit", None):
         warn(
             f"rate_limit {rate} is ignored, because it applies to each worker; to limit the starts "
             "of all workers together, create a limit with max_started and interval, and set it as "
             "the job's limit"
         )
-    if _reads_beat_name(task):
-        warn(
-            f"the task reads {BEAT_NAME}, which only django-celery-beat sets; use "
-            "django_dcron.current_run().job.name instead"
-        )
     return {
         **_retries(task, warn),
         **_timeout(task, options, warn),
         **_expiry_of_task(task, options),
     }
+
+
+def warn_if_reads_beat_name(name: str, warn: Warn) -> None:
+    """Warn about a task that reads the name of its row, which only django-celery-beat sets."""
+    if any(BEAT_NAME in (*code.co_names, *code.co_consts) for code in _code_of(_task_of(name))):
+        warn(
+            f"the task reads {BEAT_NAME}, which only django-celery-beat sets; use "
+            "django_dcron.current_run().job.name instead, which differs from the row's name if "
+            "the job was renamed"
+        )
+
+
+def _task_of(name: str) -> Any:
+    try:
+        return getattr(targets.get(name), "task", None)
+    except UnknownTarget:
+        return None
 
 
 def _expiry_of_task(task: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -96,10 +105,6 @@ def _retries(task: Any, warn: Warn) -> dict[str, Any]:
 
 def _calls_retry(task: Any) -> bool:
     return any("retry" in code.co_names for code in _code_of(task))
-
-
-def _reads_beat_name(task: Any) -> bool:
-    return any(BEAT_NAME in (*code.co_names, *code.co_consts) for code in _code_of(task))
 
 
 def _code_of(task: Any) -> list[CodeType]:

@@ -27,6 +27,7 @@ from django_dcron.jobs import placement, saving
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from tests import depth
+from tests.celery_app import app
 from tests.contrib.importers.beat_rows import clocked
 from tests.contrib.importers.conftest import Install
 from tests.factories import make_run
@@ -367,6 +368,21 @@ def test_retry_options_of_the_task_become_fields_of_the_job() -> None:
     saving.save(job)
     again = call("import", "django-celery-beat", "--json").json["jobs"][0]
     assert (again["outcome"], again["kept"]) == ("kept", {"max_attempts": {"from": 2, "to": 4}})
+
+
+def test_task_that_reads_the_name_of_its_row_gets_a_warning() -> None:
+    name = "tests.importers.named"
+
+    @app.task(name=name, bind=True, lazy=False, shared=False)
+    def named(self: Any) -> Any:
+        return self.request.periodic_task_name
+
+    try:
+        row(**interval(), task=name)
+        [warning] = found().warnings
+    finally:
+        app.tasks.pop(name, None)
+    assert "periodic_task_name" in warning
 
 
 def test_row_is_identified_by_its_primary_key() -> None:

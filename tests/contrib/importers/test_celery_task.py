@@ -60,9 +60,19 @@ def test_task_that_reads_the_name_of_its_row_gets_a_warning(
     define_task: Define, function: Callable[..., Any]
 ) -> None:
     define_task(function, bind=True)
-    values, warnings = policies()
-    assert (values, len(warnings)) == ({}, 1)
-    assert "current_run().job.name" in warnings[0]
+    assert policies() == ({}, []), "other sources don't set it"
+    warnings: list[str] = []
+    celery_task.warn_if_reads_beat_name(NAME, warnings.append)
+    [warning] = warnings
+    assert "current_run().job.name" in warning
+
+
+def test_task_that_does_not_read_the_name_of_its_row_gets_no_warning(define_task: Define) -> None:
+    define_task()
+    warnings: list[str] = []
+    for name in (NAME, "gone"):
+        celery_task.warn_if_reads_beat_name(name, warnings.append)
+    assert warnings == []
 
 
 def test_task_without_options_sets_no_fields(define_task: Define) -> None:

@@ -30,8 +30,7 @@ from django_dcron.policies.retry import Failure, FailureClass
 from django_dcron.runs import endings, transitions
 from django_dcron.runs.endings import LastHeartbeat
 from django_dcron.runs.immediate_dispatch import dispatch_now
-from django_dcron.targets.shadow import NOT_EXECUTED
-from django_dcron.targets.shadow import PREFIX as SHADOW
+from django_dcron.targets.shadow import NOT_EXECUTED, is_shadow
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -108,7 +107,7 @@ def complete_attempt(
     retry_in, run_failed = None, False
     match ending.outcome:
         case Outcome.SUCCEEDED:
-            reason = NOT_EXECUTED if run.job.target.startswith(SHADOW) else ""
+            reason = NOT_EXECUTED if is_shadow(run.job.target) else ""
             won = _finish(run, attempt, State.SUCCEEDED, reason, ending, token, last_heartbeat)
         case Outcome.CANCELLED:
             won = _finish(
@@ -240,7 +239,7 @@ def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta 
             "outcome ignored, attempt has ended or is alive: job=%s attempt=%d/%d "
             f"outcome={ending.outcome}%s%s%s"
         )
-    if run.job.target.startswith(SHADOW):
+    if is_shadow(run.job.target):
         text += " (shadow, not executed)"
     logger.log(
         level,

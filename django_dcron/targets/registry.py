@@ -20,9 +20,9 @@ _NOT_DEFINED = _("no task or @cron function has this name")
 
 def get(key: str) -> Target:
     """Return the target ``key``. Raises ``UnknownTarget`` with the reason and similar keys."""
-    if key.startswith(shadow.PREFIX):
+    if shadow.is_shadow(key):
         wrapped = key.removeprefix(shadow.PREFIX)
-        if wrapped.startswith(shadow.PREFIX):
+        if shadow.is_shadow(wrapped):
             raise UnknownTarget(
                 _(
                     "Invalid target %(target)s: a shadow of a shadow isn't supported. Use "
@@ -51,7 +51,7 @@ def get(key: str) -> Target:
 def is_known(key: str) -> bool:
     """Return whether ``get`` finds the target. It is fast, because it looks for no similar keys."""
     wrapped = key.removeprefix(shadow.PREFIX)
-    return not wrapped.startswith(shadow.PREFIX) and _find(wrapped) is not None
+    return not shadow.is_shadow(wrapped) and _find(wrapped) is not None
 
 
 def _find(key: str) -> Target | None:

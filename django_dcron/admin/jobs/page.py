@@ -46,7 +46,7 @@ from django_dcron.jobs.placement import runs_without_schedule
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.models import Attempt, AuditEntry, AuditKind, Job, Node, Run, Statistics
 from django_dcron.models.statistics import COUNTED_STATES
-from django_dcron.targets.shadow import PREFIX
+from django_dcron.targets.shadow import is_shadow
 from django_dcron.utils.bounded_text import with_ellipsis
 from django_dcron.utils.time_format import format_site_time
 from django_dcron.utils.time_parsing import parse_datetime
@@ -79,7 +79,7 @@ def pause_note(job: Job) -> str:
 def job_state_badges(job: Job) -> SafeString:
     """Render the state of the job, and whether it is a shadow."""
     state = _state_badge(job)
-    if not job.target.startswith(PREFIX):
+    if not is_shadow(job.target):
         return state
     return format_html("{} {}", state, badge("shadow", _("Shadow")))
 

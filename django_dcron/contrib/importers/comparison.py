@@ -49,7 +49,7 @@ from django_dcron.contrib.importers.source_contents import (
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.representation import definition_of
 from django_dcron.models import Job
-from django_dcron.targets.shadow import PREFIX
+from django_dcron.targets.shadow import PREFIX, is_shadow
 
 DECLARED_LATER = (
     "code declares the job, and someone changed {fields}; to get these changes, run "
@@ -111,7 +111,7 @@ def shadows_left(plans: Iterable[EntryPlan]) -> list[Job]:
         plan.existing
         for plan in plans
         if plan.existing is not None
-        and plan.existing.target.startswith(PREFIX)
+        and is_shadow(plan.existing.target)
         and (plan.outcome in NOT_HANDED_OVER or "target" in plan.kept)
         and not (plan.outcome is ImportOutcome.OMITTED and plan.existing.is_finished)
     ]
@@ -127,7 +127,7 @@ def awaiting_handover(plans: Iterable[EntryPlan]) -> list[Job]:
         if plan.existing is not None
         and plan.existing.pk not in remaining
         and plan.outcome not in NOT_HANDED_OVER
-        and (plan.existing.target.startswith(PREFIX) or awaits_handover(plan.existing))
+        and (is_shadow(plan.existing.target) or awaits_handover(plan.existing))
     ]
 
 
@@ -183,7 +183,7 @@ def _waits(matched: EntryMatch) -> bool:
         job is not None
         and not matched.entry.omitted
         and matched.entry.is_enabled
-        and (job.target.startswith(PREFIX) or awaits_handover(job))
+        and (is_shadow(job.target) or awaits_handover(job))
     )
 
 
@@ -191,13 +191,13 @@ def _stays_shadow(matched: EntryMatch, options: ComparisonOptions) -> bool:
     """Return whether the entry is imported as a shadow. Only a handover ends a shadow."""
     if options.shadow:
         return True
-    is_shadow = matched.job is not None and matched.job.target.startswith(PREFIX)
-    return is_shadow and not options.take_over and "target" not in options.overwrite
+    was_shadow = matched.job is not None and is_shadow(matched.job.target)
+    return was_shadow and not options.take_over and "target" not in options.overwrite
 
 
 def _as_shadow(matched: EntryMatch) -> EntryMatch:
     job = matched.job
-    may_be_shadow = job is None or job.target.startswith(PREFIX) or awaits_handover(job)
+    may_be_shadow = job is None or is_shadow(job.target) or awaits_handover(job)
     if not matched.entry.values or matched.entry.has_only_edits or not may_be_shadow:
         return matched
     target = f"{PREFIX}{matched.entry.values['target']}"
@@ -252,7 +252,7 @@ def _plan(matched: EntryMatch, unchanged: EntryPlan, options: ComparisonOptions)
 
 def _has_finished(job: Job | None) -> bool:
     """Return whether the job, and not the source, did the work."""
-    return job is not None and job.is_finished and not job.target.startswith(PREFIX)
+    return job is not None and job.is_finished and not is_shadow(job.target)
 
 
 def matches_name(plan: EntryPlan, patterns: Iterable[str]) -> bool:

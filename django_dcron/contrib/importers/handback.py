@@ -44,7 +44,7 @@ from django_dcron.policies.lifecycle import State, Trigger, states_before
 from django_dcron.runs import endings
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.schedules.timetable import MICROSECOND
-from django_dcron.targets.shadow import PREFIX
+from django_dcron.targets.shadow import is_shadow
 
 LEFT_TO_SOURCE = "handed back before a node claimed it; {} runs it"
 """The reason of a run that the source executes instead."""
@@ -105,7 +105,7 @@ def plan_handback(source: str) -> HandbackPlan:
     handbacks = [
         _handback_of(job, entries_by_job.get(job.pk))
         for job in imported_jobs_of(source)
-        if (job.enabled or job.pause_reason == HANDED_BACK) and not job.target.startswith(PREFIX)
+        if (job.enabled or job.pause_reason == HANDED_BACK) and not is_shadow(job.target)
     ]
     return HandbackPlan(handbacks, paused_here)
 

@@ -35,7 +35,7 @@ from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.representation import definition_of
 from django_dcron.models import Job
 from django_dcron.models.job_states import EXHAUSTED
-from django_dcron.targets.shadow import PREFIX
+from django_dcron.targets.shadow import is_shadow
 
 
 def plan_merge(
@@ -153,7 +153,7 @@ def _takes_phase(before: Job, updates: Mapping[str, Any]) -> bool:
 
 def _takes_over(before: Job, updates: Mapping[str, Any]) -> bool:
     """Return whether the job starts to do the work."""
-    becomes_job = before.target.startswith(PREFIX) and "target" in updates
+    becomes_job = is_shadow(before.target) and "target" in updates
     return becomes_job or updates.get("enabled") is True
 
 

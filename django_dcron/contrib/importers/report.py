@@ -26,7 +26,7 @@ from django_dcron.contrib.importers.source_contents import WRITE_DELAY, SourceEn
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import Trigger
-from django_dcron.targets.shadow import PREFIX
+from django_dcron.targets.shadow import is_shadow
 
 LATE = timedelta(seconds=60)
 EARLY = timedelta(seconds=1)
@@ -141,7 +141,7 @@ def compare_shadows(
         if not matched.entry.omitted
         and matched.entry.origin not in source_runs.unread
         and matched.job is not None
-        and matched.job.target.startswith(PREFIX)
+        and is_shadow(matched.job.target)
     }
     shadow_times = _due_times([job.pk for job in shadows.values()], since)
     return [

@@ -32,7 +32,7 @@ from django_dcron.jobs.sync.stored import (
 )
 from django_dcron.models import Job
 from django_dcron.models.job_states import EXHAUSTED
-from django_dcron.targets.shadow import PREFIX as SHADOW
+from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.bounded_text import with_ellipsis
 from django_dcron.utils.json_values import same_json
 
@@ -105,14 +105,14 @@ def _rows(declared: list[tuple[str, str]], only: tuple[str, str] | None) -> Iter
 
 def _imported_jobs(targets_of_new: Collection[str]) -> list[Job]:
     """Return the imported jobs, and shadows of them, that execute one of these targets."""
-    wanted = [*targets_of_new, *(f"{SHADOW}{target}" for target in targets_of_new)]
+    wanted = [*targets_of_new, *(f"{PREFIX}{target}" for target in targets_of_new)]
     rows = Job.objects.using(alias_for(Job)).filter(target__in=wanted)
     return list(rows.exclude(import_source="").order_by("pk"))
 
 
 def _does_the_same(imported: Job, wanted: Mapping[str, Any]) -> bool:
     """Return whether the imported job calls the declared target with the declared arguments."""
-    return imported.target.removeprefix(SHADOW) == wanted["target"] and all(
+    return imported.target.removeprefix(PREFIX) == wanted["target"] and all(
         same_json(
             to_stored(JOB_FIELDS[name].value_of(imported)), _stored_value(JOB_FIELDS[name], wanted)
         )

@@ -48,7 +48,7 @@ from django_dcron.management.dcron.output import BAD, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.models import Job
 from django_dcron.policies.misfire import MisfirePolicy
-from django_dcron.targets.shadow import PREFIX
+from django_dcron.targets.shadow import PREFIX, is_shadow
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import same_json
 
@@ -223,7 +223,7 @@ def _starts(plan: EntryPlan) -> bool:
 
 def does_work(job: Job | None) -> bool:
     """Return whether the job is enabled and not a shadow."""
-    return job is not None and job.enabled and not job.target.startswith(PREFIX)
+    return job is not None and job.enabled and not is_shadow(job.target)
 
 
 def _target_problem(plan: EntryPlan) -> str:
@@ -317,7 +317,7 @@ def _awaiting_handover(options: dict[str, Any], plans: list[EntryPlan]) -> list[
 
 
 def _shadows(gone: list[Job], plans: list[EntryPlan]) -> list[Job]:
-    return [*shadows_left(plans), *(job for job in gone if job.target.startswith(PREFIX))]
+    return [*shadows_left(plans), *(job for job in gone if is_shadow(job.target))]
 
 
 def _calendar_document(plan: CalendarPlan) -> dict[str, Any]:

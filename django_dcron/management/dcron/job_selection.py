@@ -27,7 +27,7 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP
 from django_dcron.management.dcron.output import BAD, WARNING, StyledText
 from django_dcron.models import Job
-from django_dcron.targets.shadow import PREFIX
+from django_dcron.targets.shadow import is_shadow
 
 T = TypeVar("T", bound=Model)
 _WITHOUT_LOCAL_TIME = re.compile(
@@ -176,7 +176,7 @@ def _matching(pattern: str, filters: JobFilter) -> list[Job]:
 
 def state_cell(job: Job) -> StyledText:
     state = job_state(job)
-    shadow = ", shadow" if job.target.startswith(PREFIX) else ""
+    shadow = ", shadow" if is_shadow(job.target) else ""
     return StyledText(f"{state.value}{shadow}", STYLES.get(state, ""))
 
 

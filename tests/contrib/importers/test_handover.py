@@ -629,6 +629,32 @@ def test_row_that_has_run_for_the_last_time_before_it_expires_does_not_wait_for_
     assert (done.code, enabled_jobs()) == (0, ["a"])
 
 
+@pytest.mark.parametrize("command", ["import", "handover"])
+def test_row_with_only_an_overdue_occurrence_before_it_expires_is_refused(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    read = celery_beat.read
+    with set_clock(datetime(2027, 1, 1, 12, tzinfo=UTC)) as clock:
+        crontab_row("daily", minute="0", hour="9")
+        interval_row("hourly", hours=1)
+        PeriodicTask.objects.update(
+            last_run_at=clock.now() - timedelta(days=1), expires=clock.now() + 30 * MINUTE
+        )
+
+        def read_slowly(now: datetime) -> Any:
+            contents = read(now)
+            clock.advance(timedelta(seconds=5))
+            return contents
+
+        monkeypatch.setattr(celery_beat, "read", read_slowly)
+        done = call(command, SOURCE, "--apply", "--json")
+        assert (done.code, Job.objects.count()) == (1, 0)
+        entries = call("import", SOURCE, "--json").json["jobs"]
+        assert [each["outcome"] for each in entries] == ["refused", "refused"]
+
+
 def test_new_row_gets_the_namespace_of_the_handover() -> None:
     crontab_row("a", **twelve_hours_from_now())
     for _ in range(2):

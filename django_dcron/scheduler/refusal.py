@@ -3,7 +3,8 @@
 Invariants:
 
 - A locked run is left for a later call, without waiting for the lock.
-- An error while one run is ended doesn't stop the others.
+- An error while one run is ended doesn't stop the others. A lock on another row stops them, because
+  they may need the same row, such as the incident of their failure.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
-from django_dcron.db.contention import isolating_errors
+from django.db import OperationalError
+
+from django_dcron.db.contention import is_contention, isolating_errors
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import State
@@ -44,12 +47,19 @@ def _end_batch(batch: Sequence[RefusedDispatch]) -> int:
         deliveries.lock_unlocked([run.run_id for run, _ in batch]) as unlocked,
     ):
         free = unlocked  # Each run is ended in its own transaction, after this one.
-    done = 0
+    done, is_blocked = 0, False
     for refusal in batch:
-        if refusal.run.run_id in free:
-            with isolating_errors("refuse", alias_for(Run)):
+        if refusal.run.run_id not in free:
+            continue
+        with isolating_errors("refuse", alias_for(Run)):
+            try:
                 _end(refusal)
                 done += 1
+            except OperationalError as error:
+                is_blocked = is_contention(error)
+                raise
+        if is_blocked:
+            break
     return len(batch) - done
 
 

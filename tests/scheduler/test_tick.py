@@ -603,6 +603,29 @@ def test_locked_refused_runs_are_ended_later_without_waiting_for_the_lock(
 @pytest.mark.postgresql
 @pytest.mark.mariadb
 @pytest.mark.django_db(transaction=True)
+def test_refused_runs_that_need_a_locked_incident_wait_for_it_only_once(
+    node: NodeUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "django_dcron.scheduler")
+    job = make_idle_job(overlap_policy="allow")
+    node.dispatcher.undeliverable = {job.name}
+    node.make_run(job, node=node.membership.id)
+    node.pass_time(1)
+    assert states(job) == ["failed"]
+    for _ in range(3):
+        node.make_run(job, node=node.membership.id)
+    with keeping_locked(Incident.objects.all()):
+        node.ticker.tick(adopt_own=True)
+    assert caplog.text.count("step=refuse") == 1
+    assert states(job).count("pending") == 3
+    node.pass_time(tick.RETRY_REFUSED_EVERY)
+    assert states(job) == ["failed"] * 4
+    node.ticker.close()
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
 def test_rescue_happens_while_a_row_is_locked(node: NodeUnderTest) -> None:
     """A blocked tick doesn't mean that the workers' heartbeats were delayed."""
     failing, changed = (make_idle_job(pause_after_failures=1) for _ in range(2))

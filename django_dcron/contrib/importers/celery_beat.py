@@ -74,7 +74,7 @@ def hand_back(ran_until: Mapping[str, datetime | None]) -> set[str]:
     """Set beat's last runs by key, so that it doesn't send occurrences that ran here.
 
     If beat's last run is later, it is kept. Beat counts from the last change of a row that never
-    ran, unless the row has a start: then it is due at once. Returns the keys of the rows that
+    ran, unless the row has a start: then it is due at its start. Returns the keys of the rows that
     exist.
     """
     rows = _rows()
@@ -83,10 +83,11 @@ def hand_back(ran_until: Mapping[str, datetime | None]) -> set[str]:
         earlier = []
         for key, row in found.items():
             at = ran_until[key]
-            known = row.last_run_at or (None if row.start_time else row.date_changed)
+            start = row.start_time
+            known = row.last_run_at or (start - SECOND if start else row.date_changed)
             # The import rounds the start of an interval up to a whole second. Without a run here,
             # ``at`` is therefore up to a second later than the row's last run.
-            if at is not None and (known is None or at - known >= SECOND):
+            if at is not None and at - known >= SECOND:
                 row.last_run_at = at
                 earlier.append(row)
         if earlier:

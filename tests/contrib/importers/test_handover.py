@@ -287,12 +287,15 @@ def test_run_that_never_happened_is_not_stored() -> None:
     for name in ("new", "ran there"):
         crontab_row(name, **twelve_hours_from_now())
     interval_row("weekly", days=7)
+    crontab_row("starts later", **twelve_hours_from_now())
+    start = datetime.now(UTC) + timedelta(days=3)
+    PeriodicTask.objects.filter(name="starts later").update(start_time=start)
     ran_there = datetime.now(UTC) - timedelta(hours=1)
     PeriodicTask.objects.filter(name="ran there").update(last_run_at=ran_there)
     call("import", SOURCE, "--apply")
-    assert hand_back() == (0, {"jobs": ["new", "ran there", "weekly"]})
+    assert hand_back() == (0, {"jobs": ["new", "ran there", "starts later", "weekly"]})
     assert (last_run_of(name="new"), last_run_of(name="ran there")) == (None, ran_there)
-    assert last_run_of(name="weekly") is None
+    assert last_run_of(name="starts later") is last_run_of(name="weekly") is None
     assert due_at_beat() == []
 
 

@@ -134,7 +134,7 @@ def test_state_filter_searches_latest_runs_only(monkeypatch: pytest.MonkeyPatch)
     assert (answer["runs"], answer["more"]) == ([], True)
     out = call("history", "report", "--state", "failed").out
     assert out.startswith("None of the latest 2 runs match. ")
-    until = out.partition("--until ")[2].split()[0].rstrip(".")
+    until = out.partition("--until ")[2].split()[0]
     assert call("history", "report", "--state", "failed", "--until", until).out.count("failed") == 1
 
 
@@ -145,7 +145,7 @@ def test_next_page_of_a_search_by_state_begins_at_the_last_run_examined(
     make_history(["failed", "succeeded", "failed"])
     for job, until in ((("report",), "09:01:00"), ((), "09:01:01")):
         out = call("history", *job, "--state", "failed").out
-        assert out.endswith(f"use --until 2026-12-01T{until}+00:00.\n")
+        assert out.endswith(f"use --until 2026-12-01T{until}+00:00\n")
     Run.objects.update(state="failed")
     cut = call("history", "report", "--state", "failed", "-n", "1").out
     assert "--until 2026-12-01T09:02:00+00:00 or a higher --limit" in cut

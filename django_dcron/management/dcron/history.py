@@ -181,7 +181,10 @@ def _older_runs_text(page: RunHistory, *, one_job: bool) -> str:
     options = [f"--until {timezone.localtime(until).isoformat()}"] if until else []
     if not page.searched:  # otherwise, the limit wasn't reached
         options.append("a higher --limit")
-    return f"There may be older runs{': use ' if options else ''}{' or '.join(options)}."
+    if not options:
+        return "There may be older runs."
+    # No full stop after a time, so that it can be copied.
+    return f"There may be older runs: use {' or '.join(options)}{'' if page.searched else '.'}"
 
 
 def _until(newest: datetime, oldest: datetime, *, one_job: bool) -> datetime | None:
@@ -197,7 +200,7 @@ def _until(newest: datetime, oldest: datetime, *, one_job: bool) -> datetime | N
 
 
 def _empty_text(job: Job | None, page: RunHistory, *, is_filtered: bool) -> str:
-    if page.more:
+    if page.searched:
         older = _older_runs_text(page, one_job=job is not None)
         return f"None of the latest {READ_LIMIT:,} runs match. {older}"
     if is_filtered:

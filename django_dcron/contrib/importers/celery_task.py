@@ -18,9 +18,9 @@ from django_dcron.contrib.importers.retries import (
     max_attempts_of,
 )
 from django_dcron.contrib.importers.source_contents import EntryRefused, Warn
-from django_dcron.exceptions import UnknownTarget
 from django_dcron.policies.retry import exception_name
 from django_dcron.schedules.timetable import END, MICROSECOND
+from django_dcron.targets.registry import is_known
 
 LIMITS = ("soft_time_limit", "time_limit")
 BEAT_NAME = "periodic_task_name"
@@ -58,10 +58,7 @@ def warn_if_reads_beat_name(name: str, warn: Warn) -> None:
 
 
 def _task_of(name: str) -> Any:
-    try:
-        return getattr(targets.get(name), "task", None)
-    except UnknownTarget:
-        return None
+    return getattr(targets.get(name), "task", None) if is_known(name) else None
 
 
 def _expiry_of_task(task: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class PositionField(fields.StrictCharField):
             job_id, run_id = int(job), UUID(run)
         except ValueError:
             self.fail("invalid_position")
-        if not 0 < job_id <= LARGEST_KEY:
+        if not (job.isascii() and job.isdecimal() and 0 < job_id <= LARGEST_KEY):
             self.fail("invalid_position")
         return job_id, run_id
 

@@ -6,6 +6,7 @@ The runs may execute nothing, fail, repeat work, or meet an earlier run that is 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -42,16 +43,25 @@ def start_caution(job: Job) -> str:
 
 def start_cautions(jobs: Sequence[Job]) -> dict[int, str]:
     """Return the caution of each job, by its primary key. See ``start_caution``."""
+    caution_of_target = cache(target_caution)  # the search for similar names of targets takes long
     overlaps = _overlap_cautions(jobs)
-    return {job.pk: " ".join(filter(None, (shadow_caution(job), overlaps[job.pk]))) for job in jobs}
+    return {
+        job.pk: " ".join(filter(None, (caution_of_target(job.target), overlaps[job.pk])))
+        for job in jobs
+    }
 
 
-def shadow_caution(job: Job) -> str:
-    """Return that runs of the job execute nothing; empty if the job isn't a shadow."""
-    if not is_shadow(job.target):
+def target_caution(target: str) -> str:
+    """Return that runs with the target fail or execute nothing; empty if they execute it."""
+    return unknown_target_problem(target) or shadow_caution(target)
+
+
+def shadow_caution(target: str) -> str:
+    """Return that runs with the target execute nothing; empty if it isn't that of a shadow."""
+    if not is_shadow(target):
         return ""
     return _("The job is a shadow. The run is recorded, but %(target)s isn't executed.") % {
-        "target": job.target.removeprefix(PREFIX)
+        "target": target.removeprefix(PREFIX)
     }
 
 
@@ -63,7 +73,7 @@ def backfill_cautions(job: Job) -> list[str]:
     )
     cautions = (
         imported % {"source": job.import_source} if job.import_source else "",
-        unknown_target_problem(job.target) or shadow_caution(job),
+        target_caution(job.target),
     )
     return [caution for caution in cautions if caution]
 

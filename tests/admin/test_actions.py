@@ -105,6 +105,12 @@ def test_starting_a_run_of_a_shadow_warns_that_nothing_is_executed(admin_client:
     assert caution == f"“{shadow}”: {escape(text)}"
 
 
+def test_rerun_of_an_unknown_target_warns_that_it_fails(admin_client: Client) -> None:
+    run = make_run(make_job(), state="failed", finished_at=timezone.now())
+    Job.objects.update(target="tests.app.tasks.gone")
+    assert any("Runs fail: " in text for text in messages(_press(admin_client, run, "rerun")))
+
+
 # --- run with other arguments ---------------------------------------------------------------------
 
 

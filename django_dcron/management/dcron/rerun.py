@@ -11,9 +11,8 @@ from django.utils import timezone
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.job_arguments import unknown_target_problem
 from django_dcron.diagnosis.run_history import READ_LIMIT, read_run_history
-from django_dcron.diagnosis.start_caution import shadow_caution, start_caution
+from django_dcron.diagnosis.start_caution import start_caution, target_caution
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.queued_reruns import (
     RERUN_AT_ONCE,
@@ -143,12 +142,12 @@ def _name(run: Run) -> str:
 
 
 def _rerun(run: Run) -> ActionOutcome:
-    caution = unknown_target_problem(run.job.target) or start_caution(run.job)
+    caution = start_caution(run.job)
     return _outcome(control.rerun(run), caution)
 
 
 def _rerun_selected(job: Job, runs: Sequence[Run]) -> list[ActionOutcome | Exception]:
-    caution = unknown_target_problem(job.target) or shadow_caution(job)
+    caution = target_caution(job.target)
     reruns = rerun_selected(job, runs)
     return [
         _outcome(reruns[run.pk], caution)

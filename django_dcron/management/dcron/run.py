@@ -15,7 +15,7 @@ from django.db import connections
 from django_dcron import control
 from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.start_caution import shadow_caution, start_cautions
+from django_dcron.diagnosis.start_caution import shadow_caution, start_cautions, target_caution
 from django_dcron.exceptions import DcronError, InvalidArguments, UnknownTarget
 from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions, option_values
@@ -149,7 +149,7 @@ def _report_end(output: Output, watched: WatchResult) -> None:
         )
     if output.is_json:
         return
-    if caution := shadow_caution(run.job):
+    if caution := shadow_caution(run.job.target):
         output.line(f"{run.job}: {caution}", WARNING)
     else:
         output.line(f"{run.job} succeeded", GOOD)
@@ -173,7 +173,7 @@ def _cautions(jobs: Sequence[Job], arguments: dict[str, Any]) -> dict[int, str]:
     With an idempotency key, an unfinished run of the job may be the requested one.
     """
     if arguments["idempotency_key"] is not None:
-        return {job.pk: shadow_caution(job) for job in jobs}
+        return {job.pk: target_caution(job.target) for job in jobs}
     return start_cautions(jobs)
 
 

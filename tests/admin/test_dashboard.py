@@ -290,15 +290,18 @@ def test_health_links_to_failing_jobs(admin_client: Client, job: Job) -> None:
     assert listed_jobs("warning") == [job.pk]
 
 
+def linked_rows(client: Client) -> tuple[str, list[object]]:
+    """Return the kind of the only health line, and the keys of the rows that it links to."""
+    (line,) = lines(client.get(section_url("health")))
+    listed = client.get(line.rows.url).context["cl"].result_list
+    return line.kind, [row.pk for row in listed]
+
+
 def test_health_links_to_due_runs_only(admin_client: Client, job: Job) -> None:
     node, now = make_node(), database_now("default")
     overdue = make_run(job, due_at=now - timedelta(hours=1), node=node.pk)
     make_run(job, due_at=now + timedelta(hours=1), attempt=2)
-    (line,) = lines(admin_client.get(section_url("health")))
-
-    assert line.kind == "error"
-    listed = admin_client.get(line.rows.url)
-    assert [row.pk for row in listed.context["cl"].result_list] == [overdue.pk]
+    assert linked_rows(admin_client) == ("error", [overdue.pk])
 
 
 def test_health_links_to_overdue_jobs_only(admin_client: Client, job: Job) -> None:
@@ -307,21 +310,16 @@ def test_health_links_to_overdue_jobs_only(admin_client: Client, job: Job) -> No
     overdue = make_job("zz")
     at = database_now("default") - timedelta(hours=1)
     Cursor.objects.filter(pk=overdue.pk).update(next_at=at)
-    (line,) = lines(admin_client.get(section_url("health")))
-
-    assert line.kind == "error"
-    listed = admin_client.get(line.rows.url)
-    assert [row.pk for row in listed.context["cl"].result_list] == [overdue.pk]
+    assert linked_rows(admin_client) == ("error", [overdue.pk])
 
 
 def test_health_links_to_automatically_paused_jobs_only(admin_client: Client, job: Job) -> None:
     make_node()
     control.pause(make_idle_job(), "deploy")
     Job.objects.filter(pk=job.pk).update(enabled=False, pause_reason=f"{AUTO_PAUSED}3 failures")
-    (line,) = lines(admin_client.get(section_url("health")))
-
-    listed = admin_client.get(line.rows.url)
-    assert [row.pk for row in listed.context["cl"].result_list] == [job.pk]
+    kind, listed = linked_rows(admin_client)
+    assert listed == [job.pk]
+    assert kind == "warning"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import deliveries, endings, transitions
+from django_dcron.scheduler.agenda import Key
 from django_dcron.scheduler.publishing import RefusedDispatch
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -28,39 +29,39 @@ ENDED_AT_ONCE = 500
 """The maximum number of runs that one query checks for locks."""
 
 
-def end_refused(refused: Sequence[RefusedDispatch]) -> int:
-    """End the runs as failed. Returns the number of runs that are left for a later call.
+def end_refused(refused: Sequence[RefusedDispatch]) -> set[Key]:
+    """End the runs as failed. Returns the runs that are left for a later call.
 
     A run that another process has deleted or changed isn't left.
     """
-    return sum(
-        _end_batch(refused[start : start + ENDED_AT_ONCE])
-        for start in range(0, len(refused), ENDED_AT_ONCE)
-    )
+    left: set[Key] = set()
+    for start in range(0, len(refused), ENDED_AT_ONCE):
+        left |= _end_batch(refused[start : start + ENDED_AT_ONCE])
+    return left
 
 
-def _end_batch(batch: Sequence[RefusedDispatch]) -> int:
-    """End the unlocked runs. Returns the number of runs that are left."""
+def _end_batch(batch: Sequence[RefusedDispatch]) -> set[Key]:
+    """End the unlocked runs. Returns the runs that are left."""
     free: set[UUID] = set()
     with (
         isolating_errors("refuse", alias_for(Run)),
         deliveries.lock_unlocked([run.run_id for run, _ in batch]) as unlocked,
     ):
         free = unlocked  # Each run is ended in its own transaction, after this one.
-    done, is_blocked = 0, False
+    left, is_blocked = {refusal.run.key for refusal in batch}, False
     for refusal in batch:
         if refusal.run.run_id not in free:
             continue
         with isolating_errors("refuse", alias_for(Run)):
             try:
                 _end(refusal)
-                done += 1
+                left.discard(refusal.run.key)
             except OperationalError as error:
                 is_blocked = is_contention(error)
                 raise
         if is_blocked:
             break
-    return len(batch) - done
+    return left
 
 
 def _end(refusal: RefusedDispatch) -> None:

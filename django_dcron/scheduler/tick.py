@@ -38,7 +38,7 @@ from django_dcron.models.job import JobQuerySet
 from django_dcron.runs import deliveries, incidents
 from django_dcron.runs.pending_counts import COUNTS_AT_ONCE, add_pending_counts
 from django_dcron.scheduler.adoption import adopt
-from django_dcron.scheduler.agenda import Agenda
+from django_dcron.scheduler.agenda import Agenda, Key
 from django_dcron.scheduler.backfill_release import release
 from django_dcron.scheduler.claim import CLAIMED_AT_ONCE, claim
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
@@ -111,10 +111,14 @@ class Ticker:
     """The monotonic time since which every check has found the agenda behind."""
     _delayed: DelayedHeartbeats = field(init=False)
     _outdated: OutdatedCursors = field(default_factory=OutdatedCursors)
-    _adopt_own_from: float = -inf
-    """The monotonic time from which a tick also adopts runs of this node, because some may be
-    missing from the agenda: the last tick failed or skipped a step, or a refused run hasn't ended.
+    _adopts_own: bool = True
+    """Whether the next tick also adopts runs of this node, because some may be missing from the
+    agenda: the last tick failed or skipped a step.
     """
+    _unended: set[Key] = field(default_factory=set)
+    """The refused runs that couldn't be ended. They aren't added to the agenda meanwhile."""
+    _retry_unended_at: float = inf
+    """The monotonic time at which these runs are adopted, and so refused and ended, again."""
 
     def __post_init__(self) -> None:
         self._delayed = DelayedHeartbeats(self.clock.monotonic)
@@ -130,15 +134,16 @@ class Ticker:
             self._completed_at = self.clock.monotonic()
         silence = max(settings.LEASE, SHORTEST_SILENCE)
         self._limits.impose(lock=LOCK_TIMEOUT, silence=silence)
-        if self.clock.monotonic() >= self._adopt_own_from:
-            adopt_own, self._adopt_own_from = True, inf
+        if self.clock.monotonic() >= self._retry_unended_at:
+            self._unended, self._retry_unended_at, self._adopts_own = set(), inf, True
+        adopt_own, self._adopts_own = adopt_own or self._adopts_own, False
         steps = self._steps(adopt_own=adopt_own, once=once)
         blocked = self._runner.run_due(steps)
         if once and blocked:
             raise blocked[0]  # no later tick makes up for it
         self.membership.ticked()
         if blocked:
-            self._adopt_own_from = -inf
+            self._adopts_own = True
         self._record_success()
         self.on_progress()
         tracing.record_queued_spans()
@@ -171,7 +176,7 @@ class Ticker:
 
     def record_failure(self, *, database_unreachable: bool) -> None:
         """Record that the last tick failed."""
-        self._adopt_own_from = -inf
+        self._adopts_own = True
         if database_unreachable:
             self._available_since = None
 
@@ -333,14 +338,15 @@ class Ticker:
         Runs that can't be dispatched end as failed.
         """
         before = len(self.agenda)
-        self._end_refused(self.agenda.add(runs))
+        self._end_refused(self.agenda.add(run for run in runs if run.key not in self._unended))
         return max(len(self.agenda) - before, 0)
 
     def _end_refused(self, refused: Sequence[RefusedDispatch]) -> None:
         """End the runs as failed. A later tick adopts the rest and refuses it again."""
-        if end_refused(refused):
-            again_from = self.clock.monotonic() + RETRY_REFUSED_EVERY
-            self._adopt_own_from = min(self._adopt_own_from, again_from)
+        if unended := end_refused(refused):
+            self._unended |= unended
+            retry_at = self.clock.monotonic() + RETRY_REFUSED_EVERY
+            self._retry_unended_at = min(self._retry_unended_at, retry_at)
 
     def _may_rescue(self) -> bool:
         """Return whether the node leads and the database was available for a whole run lease.

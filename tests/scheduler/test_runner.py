@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from math import inf
 from typing import Any
 from uuid import UUID
 
@@ -459,7 +458,7 @@ def failing_ticks(
     def tick(*, adopt_own: bool = False) -> None:
         if left:
             raise error(left.pop(0))
-        seen.append(adopt_own or runner.ticker._adopt_own_from == -inf)
+        seen.append(adopt_own or runner.ticker._adopts_own)
         original(adopt_own=adopt_own)
 
     monkeypatch.setattr(runner.ticker, "tick", tick)
@@ -582,7 +581,7 @@ def test_successful_heartbeat_ends_the_backoff_of_the_tick(
 
     def beat(*, agenda: int) -> bool:
         wait_until(
-            lambda: runner.ticker._adopt_own_from == -inf and runner._backoff._unreachable,
+            lambda: runner.ticker._adopts_own and runner._backoff._unreachable,
             what="a tick that failed",
         )
         beats.append(agenda)

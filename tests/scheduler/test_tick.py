@@ -272,8 +272,12 @@ def test_undeliverable_run_fails_with_the_reason(
     assert ("undeliverable", bad.name) in events
 
 
+@pytest.mark.parametrize("other_step_is_blocked", [False, True])
 def test_refused_run_that_could_not_be_ended_is_refused_again_after_a_while(
-    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    node: NodeUnderTest,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    other_step_is_blocked: bool,
 ) -> None:
     run = node.make_run(make_idle_job())
     node.dispatcher.undeliverable = {run.job.name}
@@ -283,6 +287,8 @@ def test_refused_run_that_could_not_be_ended_is_refused_again_after_a_while(
 
     with monkeypatch.context() as broken:
         broken.setattr(endings, "end_unstarted", raising(ValueError("can't be ended now")))
+        if other_step_is_blocked:
+            broken.setattr(tick, "claim", raising(StillLocked("a row is locked")))
         node.pass_time(tick.RETRY_REFUSED_EVERY)
         assert len(failures()) == 1
         node.pass_time(1)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django_dcron.dispatch.base import DispatchFailed
-from django_dcron.dispatch.broker_errors import broker_error_text, cause_of
+from django_dcron.dispatch.broker_errors import KNOWN_DRIVERS, broker_error_text, cause_of
 from django_dcron.dispatch.confirms import Confirms
 from django_dcron.dispatch.redis_queue import RedisQueues
 from django_dcron.dispatch.routes import Route
@@ -41,6 +41,10 @@ TIMEOUT_OPTIONS: dict[str, dict[str, Any]] = {
 }
 """The timeouts of each driver, by its name. Without them, the drivers wait forever."""
 
+BATCH_SIZE = 2000
+BATCH_SIZE_OF_OTHERS = 100
+"""The batch size for other drivers. Most of them send each message alone and await the answer."""
+
 Result = TypeVar("Result")
 
 
@@ -54,6 +58,18 @@ def new_broker_connection(app: Celery) -> Any:
     defaults = TIMEOUT_OPTIONS.get(driver, {})
     connection.transport_options = {**defaults, **(connection.transport_options or {})}
     return connection
+
+
+def batch_size_for(app: Celery) -> int:
+    """Return how many messages the broker of ``app`` accepts within a few seconds.
+
+    Doesn't connect.
+    """
+    try:
+        driver = new_broker_connection(app).get_transport_cls().driver_name
+    except Exception:  # an invalid URL, which ``publish`` reports
+        return BATCH_SIZE_OF_OTHERS
+    return BATCH_SIZE if driver in KNOWN_DRIVERS else BATCH_SIZE_OF_OTHERS
 
 
 def connect_to_broker(connection: Any) -> None:

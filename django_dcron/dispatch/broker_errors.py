@@ -1,11 +1,20 @@
-"""Classification of broker errors: the broker is unreachable, or it refuses a queue or message."""
+"""Classification of the errors of publishing, on a new connection.
+
+- The broker is unreachable: all runs wait.
+- The broker or its driver refuses a queue or a message: the run ends.
+- Any other error, for example of expired credentials: only runs of the same kind wait.
+"""
 
 from __future__ import annotations
 
 import re
+import struct
 from typing import Any
 
 from kombu.exceptions import KombuError
+
+from django_dcron.dispatch.base import DispatchFailed, PartlyPublished, Undeliverable
+from django_dcron.exceptions import DcronError
 
 SERVER_ERRORS = re.compile(
     "^(OutOfMemory|ReadOnly|MasterDown|ClusterDown|TryAgain)Error"
@@ -15,13 +24,30 @@ SERVER_ERRORS = re.compile(
 
 The last one is that of a hosted server whose quota is used up.
 """
+KNOWN_DRIVERS = frozenset({"redis", "py-amqp"})
+"""The drivers of Redis and RabbitMQ. Their other errors are refusals."""
+VALUE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, struct.error, KombuError)
+"""The message can't be encoded, or the name of its queue is unknown or too long."""
+
+
+def publish_error(error: Exception, broker: Any, queues: str, number: int) -> DcronError:
+    """Return the exception for an error that publishing ``number`` messages has caused.
+
+    ``broker``: see ``means_unreachable``. ``queues``: the names of the queues, for the text.
+    """
+    text = broker_error_text(error)
+    if means_unreachable(error, broker):
+        return DispatchFailed(text)
+    # Publishing each of several messages alone shows which of them causes the error.
+    if number == 1 and not means_refusal(error, broker):
+        return PartlyPublished(f"can't publish to queue {queues}: {text}", {0}, by_error=True)
+    return Undeliverable(f"the broker rejects the message, queue {queues}: {text}")
 
 
 def means_unreachable(error: Exception, broker: Any) -> bool:
     """Return whether an error on a new connection means that the broker is unreachable.
 
-    Otherwise, the broker refuses something. ``broker`` is a connection, which knows its driver's
-    errors.
+    ``broker`` is a connection, which knows its driver's errors.
     """
     error = cause_of(error)
     # kombu lists LookupError among the connection errors of Redis. Here, it means an unknown name.
@@ -36,6 +62,18 @@ def means_unreachable(error: Exception, broker: Any) -> bool:
         or isinstance(error, OSError)
         or bool(SERVER_ERRORS.search(broker_error_text(error)))
     )
+
+
+def means_refusal(error: Exception, broker: Any) -> bool:
+    """Return whether an error means that the same message would always be refused.
+
+    For most brokers, only an error about a value does. For example, Amazon SQS reports throttling,
+    expired credentials and missing permissions with one class of errors.
+    """
+    error = cause_of(error)
+    if broker.get_transport_cls().driver_name not in KNOWN_DRIVERS:
+        return isinstance(error, VALUE_ERRORS)
+    return isinstance(error, (*VALUE_ERRORS, *broker.connection_errors, *broker.channel_errors))
 
 
 def cause_of(error: Exception) -> Exception:

@@ -13,7 +13,8 @@ Invariants:
   is published again.
 - The broker counts as unreachable if it can't be connected to, if a new connection is lost, or if
   it accepts nothing now.
-- Any other error on a new connection is the refusal of a queue or message.
+- After any other error on a new connection, ``broker_errors`` decides whether the run ends or is
+  tried again.
 - A message that AMQP nacks, or returns although its queue was declared, is tried again.
 """
 
@@ -34,20 +35,15 @@ from celery import Celery, current_app, signals
 from kombu import Queue
 
 from django_dcron import tracing
-from django_dcron.dispatch.base import (
-    DispatchFailed,
-    DueRun,
-    PartlyPublished,
-    Undeliverable,
-    WorkerReply,
-)
+from django_dcron.dispatch.base import DispatchFailed, DueRun, PartlyPublished, WorkerReply
 from django_dcron.dispatch.broker_connection import (
     TIMEOUT,
     BrokerConnection,
+    batch_size_for,
     connect_to_broker,
     new_broker_connection,
 )
-from django_dcron.dispatch.broker_errors import broker_error_text, cause_of, means_unreachable
+from django_dcron.dispatch.broker_errors import broker_error_text, cause_of, publish_error
 from django_dcron.dispatch.confirms import Rejections
 from django_dcron.dispatch.message_templates import MessageTemplates
 from django_dcron.dispatch.messages import (
@@ -95,7 +91,6 @@ class PreparedMessage:
 class CeleryDispatcher:
     """Publishes runs to Celery. Thread-safe, and safe after a fork."""
 
-    batch_size = 2000
     node = ""
     """The id of the node that publishes through this dispatcher; empty in other processes."""
 
@@ -148,12 +143,8 @@ class CeleryDispatcher:
             except DispatchFailed:
                 raise
             except Exception as error:
-                if means_unreachable(error, self.app.connection_for_write()):
-                    raise DispatchFailed(broker_error_text(error)) from cause_of(error)
-                raise Undeliverable(
-                    f"the broker rejects the message, queue {_queue_names(prepared)}: "
-                    f"{broker_error_text(error)}"
-                ) from error
+                broker, queues = self.app.connection_for_write(), _queue_names(prepared)
+                raise publish_error(error, broker, queues, len(prepared)) from cause_of(error)
         if rejected:
             positions = {index for index, item in enumerate(prepared) if item.task_id in rejected}
             queues = _queue_names(prepared[index] for index in positions)
@@ -357,6 +348,10 @@ class CeleryDispatcher:
         )
 
     # Reading Celery's configuration takes as long as building a message, so it's read once.
+
+    @cached_property
+    def batch_size(self) -> int:
+        return batch_size_for(self.app)
 
     @cached_property
     def _sends_events(self) -> bool:

@@ -330,7 +330,8 @@ class Agenda:
                     backlog.failed(left[kind], now)
                     continue
                 if not backlog.was_rejected:
-                    _report_rejection(kind, len(left[kind]), outcome.rejection)
+                    waiting = len(left[kind]) + len(backlog)
+                    _report_rejection(kind, waiting, outcome.rejection)
                 backlog.rejected(
                     left[kind], now, accepted_others=number > 0, by_error=outcome.by_error
                 )

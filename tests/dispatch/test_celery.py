@@ -19,6 +19,8 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from kombu import Connection, Exchange, Message, Queue
+from kombu.exceptions import EncodeError
+from kombu.transport import memory
 from pytest_django import Settings
 from redis.exceptions import ResponseError
 
@@ -35,13 +37,15 @@ from django_dcron.dispatch import (
 )
 from django_dcron.dispatch import celery as module
 from django_dcron.dispatch.base import DueRun
-from django_dcron.dispatch.broker_errors import means_unreachable
+from django_dcron.dispatch.broker_errors import means_refusal, means_unreachable
 from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.dispatch.messages import TASK
 from django_dcron.dispatch.remote_control import REVOKE
+from django_dcron.scheduler import backlog
 from django_dcron.scheduler.agenda import Agenda
 from tests import services
-from tests.scheduler.stand_ins import START, due_run
+from tests.logs import logged
+from tests.scheduler.stand_ins import START, StillClock, due_run
 from tests.silent_proxy import SilentProxy
 from tests.waiting import TIMEOUT
 
@@ -258,6 +262,15 @@ def test_transport_without_batches_gets_single_messages(
     monkeypatch.setattr(module, "_supports_batches", lambda producer: False)
     publish_runs(dispatcher, run_of(), run_of())
     assert len(received(app, "of-the-task")) == 2
+
+
+@pytest.mark.parametrize(
+    ("broker", "size"), [("redis://", 2000), ("amqp://", 2000), ("memory://", 100)]
+)
+def test_batches_are_smaller_if_each_message_may_be_sent_alone(broker: str, size: int) -> None:
+    """With Amazon SQS, 2,000 messages would take about a minute, and the thread would hang."""
+    app = Celery("sizes", broker=broker, set_as_current=False)
+    assert CeleryDispatcher(app).batch_size == size
 
 
 # --- connecting ahead ---------------------------------------------------------------------------
@@ -680,6 +693,57 @@ def test_amqp_errors_are_classified_as_refusal_or_outage(error: Exception, is_ou
 )
 def test_replies_of_redis_are_classified_as_refusal_or_outage(error: str, is_outage: bool) -> None:
     assert means_unreachable(ResponseError(error), Connection("redis://")) is is_outage
+
+
+class ClientError(Exception):
+    """Like the class of the same name of Amazon's library, kombu doesn't list it."""
+
+
+@pytest.mark.parametrize(
+    ("broker", "error", "is_refusal"),
+    [
+        ("memory://", ClientError("An error occurred (ExpiredToken)"), False),
+        ("memory://", ResponseError("an error of another driver"), False),
+        ("memory://", EncodeError("the message can't be encoded"), True),
+        ("memory://", struct.error("ubyte format requires 0 <= number <= 255"), True),
+        ("memory://", KeyError("the name of a compression"), True),
+        ("amqp://", amqp.exceptions.AccessRefused("no access to the queue"), True),
+        ("amqp://", ClientError("an error of a tracing library"), False),
+        ("redis://", ResponseError("WRONGTYPE Operation against a key"), True),
+        ("redis://", ClientError("an error of a tracing library"), False),
+    ],
+)
+def test_only_errors_about_a_queue_or_message_are_refusals(
+    broker: str, error: Exception, is_refusal: bool
+) -> None:
+    assert means_refusal(error, Connection(broker)) is is_refusal
+
+
+def test_runs_wait_visibly_after_an_error_that_is_not_about_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def expired(*args: object, **options: object) -> None:
+        raise ClientError("An error occurred (ExpiredToken)")
+
+    app = Celery("expired", broker="memory://", set_as_current=False)
+    dispatcher, clock = CeleryDispatcher(app), StillClock()
+    agenda = Agenda(dispatcher, clock)
+    runs = [run_of(run_id=UUID(int=number), queue="expired") for number in range(3)]
+    agenda.add(runs)
+    with monkeypatch.context() as broken:
+        broken.setattr(memory.Channel, "_put", expired)
+        for _ in range(5):
+            agenda.publish_due()
+            clock.advance(backlog.LONGEST_PAUSE)
+    assert (len(agenda), agenda.take_refused(), agenda.take_dispatched()) == (3, [], [])
+    assert not agenda.broker_unreachable
+    assert len(logged(caplog, "dispatch_delayed", "queue=expired", "(ExpiredToken)")) == 1
+    assert logged(caplog, "dispatch_delayed", agenda=3)
+    agenda.publish_due()
+    assert len(agenda) == 0
+    assert {run.run_id for run in agenda.take_dispatched()} == {run.run_id for run in runs}
+    dispatcher.close()
+    app.close()
 
 
 # --- routes -------------------------------------------------------------------------------------

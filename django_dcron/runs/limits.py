@@ -46,6 +46,10 @@ SPARE = 10
 """How many more waiting runs are read than places are free, because some may be locked."""
 
 
+class LimitDeleted(Exception):
+    """The limit of the run's job was deleted after the run had been read."""
+
+
 class LimitLine(NamedTuple):
     """The runs that count together: those of one limit and key."""
 
@@ -83,7 +87,7 @@ def take_place(run: Run) -> str:
     """Give the run a place in its job's limit, or let it join the line.
 
     The caller has locked the run. Returns why the run must wait, or an empty text if it has a place
-    or needs none.
+    or needs none. Raises ``LimitDeleted``.
     """
     own, name = _own_place(run), run.job.limit_id
     line = None  # set if the run got its place while it waited
@@ -92,6 +96,8 @@ def take_place(run: Run) -> str:
             return ""
         line = own.line
     limits = _lock({each for each in (own and own.limit_id, name) if each is not None})
+    if name is not None and name not in limits:
+        raise LimitDeleted(name)
     if own is not None and line is None:  # a wait, or a place in a limit that the job had before
         _places().filter(run=run.pk).delete()
         _pass_on(own.line, limits)
@@ -126,9 +132,9 @@ def _count_start(line: LimitLine, limit: Limit) -> bool:
     # Starts take their numbers by the same rule as runs take their places.
     free = places_to_give(LineFacts(limit.max_started, None, recent), 1)
     for number in free:
-        if number in numbers:
-            _starts(line).filter(number=number).update(started_at=now)
-        else:
+        row = _starts(line).filter(number=number)
+        # A node may have deleted the row of an earlier start meanwhile.
+        if number not in numbers or not row.update(started_at=now):
             _starts(line).create(**line._asdict(), number=number, started_at=now)
     return bool(free)
 

@@ -181,13 +181,17 @@ def _apply(action: StartAction, delivery: Delivery) -> Started | None:
 
 def _start_in_limit(delivery: Delivery, slot: Slot | None) -> Started | None:
     run = delivery.run
-    with _transaction():
-        if not limits.take_slot(run, slot):
-            return None
-        if reason := limits.take_place(run):
-            transitions.mark_waiting(run, slot=slot, reason=reason)
-            return None
-        return _start(delivery, slot)
+    try:
+        with _transaction():
+            if not limits.take_slot(run, slot):
+                return None
+            if reason := limits.take_place(run):
+                transitions.mark_waiting(run, slot=slot, reason=reason)
+                return None
+            return _start(delivery, slot)
+    except limits.LimitDeleted:  # The job has another limit by now, or none.
+        deliveries.return_to_nodes(run.pk, run.attempt)
+        return None
 
 
 def _start(delivery: Delivery, slot: Slot | None) -> Started | None:

@@ -18,7 +18,10 @@ from django_dcron.dispatch import best_effort
 from django_dcron.jobs.attempt_end import declare_lost, end_attempt
 from django_dcron.models import Attempt, Freeze, Job, Limit, LimitPlace, LimitStart, Run
 from django_dcron.policies.lifecycle import FINAL, Outcome, State, Trigger
+from django_dcron.policies.limits import LineFacts, places_to_give
 from django_dcron.policies.slots import Slot
+from django_dcron.runs import limits
+from django_dcron.runs import start as start_module
 from django_dcron.runs.bulk_cancellation import cancel_batch
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.start import start_attempt
@@ -338,6 +341,27 @@ def test_job_without_its_former_limit_frees_the_place(limit: Limit) -> None:
     assert numbers() == {}
 
 
+def test_run_returns_to_the_nodes_if_its_limit_is_deleted_during_its_start(
+    limit: Limit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_idle_job(limit=limit, overlap_policy="allow")
+    run = make_run(job, "queued", trigger="manual", node="a")
+    read = start_module.read_or_start
+
+    def read_before_deletion(*args: Any, **options: Any) -> Any:
+        result = read(*args, **options)
+        Job.objects.filter(pk=job.pk).update(limit=None)
+        control.delete_limit(limit)
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(start_module, "read_or_start", read_before_deletion)
+        assert deliver(run) is None
+    assert (state_of(run), reread(run).node) == ("pending", "")
+    assert numbers() == {}
+    assert deliver(reread(run))
+
+
 def test_deleted_job_frees_its_places(limit: Limit) -> None:
     job = make_idle_job(limit=limit, overlap_policy="allow")
     make_limited(limit, 2, job=job)
@@ -562,6 +586,28 @@ def test_no_more_runs_start_within_any_interval_than_allowed() -> None:
     with set_clock(start + HOUR):
         prune_starts(ALL)
     assert not LimitStart.objects.exists()
+
+
+def test_start_counts_if_a_node_deletes_the_row_of_an_earlier_start_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limit = control.save_limit(Limit(name="mail", max_started=1, interval=60 * SECOND))
+    start = database_now("default")
+    first, second, third = make_limited(limit, 3)
+
+    def delete_and_choose(facts: LineFacts, at_most: int) -> list[int]:
+        if facts.max_started is None:  # the numbers of the starts have been read
+            LimitStart.objects.filter(started_at=start).delete()
+        return places_to_give(facts, at_most)
+
+    with set_clock(start):
+        assert deliver(first)
+    with set_clock(start + HOUR):
+        with monkeypatch.context() as patched:
+            patched.setattr(limits, "places_to_give", delete_and_choose)
+            assert deliver(second)
+        assert deliver(third) is None
+    assert LimitStart.objects.get().started_at == start + HOUR
 
 
 def test_woken_run_waits_again_if_the_maximum_was_lowered_meanwhile() -> None:

@@ -112,18 +112,21 @@ def _recent_starts(limits: Iterable[Limit], using: str) -> Counter[LimitLine]:
     return Counter({LimitLine(limit_id, key): number for limit_id, key, number in counted})
 
 
-def prune_starts(shards: Collection[int]) -> None:
+def prune_starts(shards: Collection[int]) -> bool:
     """Delete the starts whose interval is over, so that unused keys take no space.
 
-    One call deletes at most ``PRUNED_AT_ONCE`` starts of each limit.
+    One call deletes at most ``PRUNED_AT_ONCE`` starts of each limit. Returns whether there may be
+    more.
     """
-    using = alias_for(LimitStart)
+    using, may_be_more = alias_for(LimitStart), False
     for limit in Limit.objects.using(using).exclude(interval=None):
         if limit_shard(limit.pk) in shards and limit.interval is not None:
             over = database_now(using) - limit.interval
             rows = LimitStart.objects.using(using).filter(limit=limit.pk, started_at__lt=over)
             keys = list(rows.values_list("pk", flat=True)[:PRUNED_AT_ONCE])
             rows.filter(pk__in=keys).delete()
+            may_be_more |= len(keys) == PRUNED_AT_ONCE
+    return may_be_more
 
 
 def limit_shard(name: str) -> int:

@@ -53,7 +53,7 @@ from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-MARK, CHANGES, INCIDENTS, COUNT = "mark", "changes", "incidents", "count"
+MARK, CHANGES, INCIDENTS, PRUNE, COUNT = "mark", "changes", "incidents", "prune", "count"
 """The names of the steps that methods refer to."""
 APPLY_CHANGES_EVERY = 5.0
 RETRY_QUARANTINED_EVERY = 300.0
@@ -162,7 +162,7 @@ class Ticker:
             TickStep("adopt", partial(self._adopt, also_own=adopt_own), leads),
             TickStep("rescue", partial(self._rescue, silence), may_rescue, every=RESCUE_EVERY),
             TickStep(INCIDENTS, self._group_failures, leads, every=GROUP_FAILURES_EVERY),
-            TickStep("prune", self._prune, leads, every=PRUNE_EVERY),
+            TickStep(PRUNE, self._prune, leads, every=PRUNE_EVERY),
             TickStep(COUNT, self._add_pending_counts, leads, every=COUNT_EVERY),
             TickStep("report", self._report, every=REPORT_EVERY),
         ]
@@ -322,10 +322,13 @@ class Ticker:
                 incidents.resolve_recovered(*scope)
 
     def _prune(self) -> None:
-        with isolating_errors("prune", alias_for(LimitStart)):
-            prune_starts(self.membership.shards)
-        with isolating_errors("prune", alias_for(Incident)):
-            incidents.prune_incidents(self.membership.shards, self.membership.namespace)
+        scope = self.membership.shards, self.membership.namespace
+        with isolating_errors(PRUNE, alias_for(LimitStart)):
+            if prune_starts(self.membership.shards):
+                self._runner.repeat(PRUNE)
+        with isolating_errors(PRUNE, alias_for(Incident)):
+            if incidents.prune_incidents(*scope) >= incidents.PRUNED_AT_ONCE:
+                self._runner.repeat(PRUNE)
 
     def _add_pending_counts(self) -> None:
         with isolating_errors(COUNT, alias_for(PendingCount)):

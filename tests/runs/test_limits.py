@@ -25,6 +25,7 @@ from django_dcron.runs import start as start_module
 from django_dcron.runs.bulk_cancellation import cancel_batch
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.start import start_attempt
+from django_dcron.scheduler import limit_lines
 from django_dcron.scheduler.limit_lines import prune_starts, wake_runs_with_place
 from django_dcron.scheduler.rescue import rescue
 from django_dcron.testing import set_clock
@@ -558,7 +559,9 @@ def test_ordinary_runs_take_no_place() -> None:
 # --- starts within an interval --------------------------------------------------------------------
 
 
-def test_no_more_runs_start_within_any_interval_than_allowed() -> None:
+def test_no_more_runs_start_within_any_interval_than_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     limit = control.save_limit(Limit(name="mail", max_started=2, interval=60 * SECOND))
     start = database_now("default")
     runs = make_limited(limit, 6)
@@ -584,7 +587,11 @@ def test_no_more_runs_start_within_any_interval_than_allowed() -> None:
     prune_starts(())
     assert LimitStart.objects.count() == 2
     with set_clock(start + HOUR):
-        prune_starts(ALL)
+        with monkeypatch.context() as patched:
+            patched.setattr(limit_lines, "PRUNED_AT_ONCE", 1)
+            assert prune_starts(ALL), "there are more"
+        assert LimitStart.objects.count() == 1
+        assert not prune_starts(ALL)
     assert not LimitStart.objects.exists()
 
 

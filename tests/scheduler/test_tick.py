@@ -142,6 +142,22 @@ def test_tick_groups_failures_and_resolves_incidents(node: NodeUnderTest) -> Non
     assert Incident.objects.get().state == "resolved"
 
 
+@pytest.mark.parametrize("rows", ["starts", "incidents"])
+def test_pruning_continues_in_the_next_tick_while_rows_are_left(
+    node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch, rows: str
+) -> None:
+    full = [True, True, False]  # whether each batch is full
+    if rows == "starts":
+        monkeypatch.setattr(tick, "prune_starts", lambda shards: full.pop(0))
+    else:
+        size = tick.incidents.PRUNED_AT_ONCE
+        monkeypatch.setattr(tick.incidents, "prune_incidents", lambda *scope: size * full.pop(0))
+    node.ticker.tick()
+    assert len(full) == 2
+    node.pass_time(5)
+    assert full == []
+
+
 def test_error_while_grouping_failures_does_not_stop_the_schedule(
     node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

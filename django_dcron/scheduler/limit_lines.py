@@ -9,10 +9,13 @@ Invariants:
 - The node that leads a limit's shard wakes its runs. If two nodes consider themselves the leader,
   the lock of the limit's row decides.
 - A locked limit is left for the next call.
+- One call wakes the runs of ``LINES_AT_ONCE`` lines at most. If there are more, they are chosen at
+  random, so lines whose runs can't be woken don't exclude the others for long.
 """
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Collection, Iterable
 from functools import reduce
@@ -71,7 +74,7 @@ def wake_runs_with_place(shards: Collection[int]) -> int:
 
 
 def _lines_to_wake(shards: Collection[int], using: str) -> list[LimitLine]:
-    """Return the lines with a waiting run and a free place. A freeze may hold the run back."""
+    """Return lines with a waiting run and a free place. A freeze may hold the run back."""
     limits = {
         row.pk: row for row in Limit.objects.using(using).all() if limit_shard(row.pk) in shards
     }
@@ -92,9 +95,7 @@ def _lines_to_wake(shards: Collection[int], using: str) -> list[LimitLine]:
         )
         if places_to_give(facts, 1):
             lines.append(line)
-            if len(lines) == LINES_AT_ONCE:
-                break
-    return lines
+    return lines if len(lines) <= LINES_AT_ONCE else random.sample(lines, LINES_AT_ONCE)
 
 
 def _recent_starts(limits: Iterable[Limit], using: str) -> Counter[LimitLine]:

@@ -556,6 +556,23 @@ def test_ordinary_runs_take_no_place() -> None:
         assert end(reread(run))
 
 
+@pytest.mark.parametrize("frozen", ["first", "last"])
+def test_lines_that_a_freeze_holds_back_do_not_exclude_other_lines(
+    monkeypatch: pytest.MonkeyPatch, frozen: str
+) -> None:
+    limit = control.save_limit(Limit(name="api", max_running=1, key="{kwargs[key]}"))
+    waiting = {}
+    for key in ("first", "last"):
+        job = make_idle_job(limit=limit, namespace="shop" if key == frozen else "default")
+        run = waiting[key] = make_run(job, "waiting", limited=True)
+        LimitPlace.objects.create(run=run, limit=limit, key=key, due_at=run.due_at)
+    Freeze.objects.create(namespace="shop", since=database_now("default"), reason="deployment")
+    monkeypatch.setattr(limit_lines, "LINES_AT_ONCE", 1)
+    assert any(wake_runs_with_place(ALL) for _ in range(100))
+    held_back = waiting.pop(frozen)
+    assert states(held_back, *waiting.values()) == ["waiting", "pending"]
+
+
 # --- starts within an interval --------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ Invariants:
   took. It therefore uses a tenth of one connection's time, even on a slow database.
 - A batch deletes about a thousand rows at most and locks no row that the schedule needs.
 - Runs that can't be deleted now, because of a lock or an outage, are left for the next round.
+- Deleting calls signal receivers of the project. Their errors don't end the node.
 - Two nodes normally don't prune the same job, because each prunes its own shards. If they do, one
   of them finds the rows locked or deleted.
 """
@@ -27,13 +28,14 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_dcron.conf import settings
 from django_dcron.db.clock import Clock
+from django_dcron.db.contention import isolating_errors
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.jobs.audit.retention import prune_audit_log
 from django_dcron.jobs.definition_retention import prune_definitions
 from django_dcron.jobs.deletion import remove_jobs_without_history
-from django_dcron.models import Job
+from django_dcron.models import Job, Node
 from django_dcron.models.job import JobQuerySet
 from django_dcron.runs import retention
 from django_dcron.scheduler.dead_nodes import delete_dead_nodes
@@ -98,11 +100,13 @@ class Pruner:
             for job_id in candidates:
                 if self._prune(job_id, pruned):
                     return
-            remove_jobs_without_history(batch)
+            with isolating_errors("remove deleted jobs", alias_for(Job)):
+                remove_jobs_without_history(batch)
         if 0 in self._membership.shards:
             self._prune_audit_log()
             self._prune_definitions()
-            delete_dead_nodes()
+            with isolating_errors("delete dead nodes", alias_for(Node)):
+                delete_dead_nodes()
 
     def _prune_audit_log(self) -> None:
         if deleted := self._delete_all(prune_audit_log(self._clock.now)):
@@ -155,8 +159,7 @@ class Pruner:
             )
         except (DatabaseError, InterfaceError):
             raise
-        except Exception:
-            # Deleting calls signal receivers of the project. Their errors must not end the node.
+        except Exception:  # of a signal receiver
             extra = {"event": "not_pruned", "node": self._membership.name}
             text = "runs not pruned: node=%s job_id=%d"
             logger.exception(text, self._membership.name, job_id, extra=extra)

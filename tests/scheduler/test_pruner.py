@@ -221,6 +221,36 @@ def test_failing_signal_receiver_does_not_stop_the_node(
     assert logged(caplog, "not_pruned", f"={first.pk}", node="a")
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("model", [Job, Node])
+def test_failing_signal_receiver_of_jobs_or_nodes_does_not_end_the_round(
+    world: World, caplog: pytest.LogCaptureFixture, model: type[Job | Node]
+) -> None:
+    long_ago = database_now("default") - timedelta(days=2)
+    Job.objects.filter(pk=make_idle_job().pk).update(deleted_at=long_ago)
+    Node.objects.create(
+        id="old",
+        name="old",
+        host="h",
+        pid=1,
+        version="0",
+        started_at=long_ago,
+        heartbeat_at=long_ago,
+    )
+
+    def fails(**kwargs: Any) -> None:
+        raise ZeroDivisionError("a bug in the project")
+
+    post_delete.connect(fails, sender=model)
+    try:
+        world.run()
+    finally:
+        post_delete.disconnect(fails, sender=model)
+    assert events(caplog) == ["failed"]
+    assert Job.with_deleted.exists() is (model is Job)
+    assert Node.objects.exists() is (model is Node)
+
+
 def test_job_deleted_during_pruning_is_ignored(world: World, small_batches: None) -> None:
     job = make_idle_job()
     make_old_runs(job, 6)

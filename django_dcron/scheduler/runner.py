@@ -301,8 +301,8 @@ class Runner:
     def _tick(self) -> None:
         while not self._stopping.is_set():
             try:
-                has_gained_shards = self._gained_shards.is_set()
-                self._gained_shards.clear()
+                if has_gained_shards := self._gained_shards.is_set():
+                    self._gained_shards.clear()
                 self.ticker.tick(adopt_own=has_gained_shards)
                 if self.membership.ring_changed():
                     self._beat_wanted.set()

@@ -465,6 +465,27 @@ def failing_ticks(
     return seen
 
 
+def test_shards_gained_at_the_beginning_of_a_tick_are_noticed_by_the_next_tick(
+    runner: Runner, start_in_thread: StartInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SetAfterFirstRead(threading.Event):
+        was_read = False
+
+        def is_set(self) -> bool:
+            was_set = super().is_set()
+            if not self.was_read:
+                self.was_read = True
+                self.set()
+            return was_set
+
+    adopted_own: list[bool] = []
+    monkeypatch.setattr(runner, "_gained_shards", SetAfterFirstRead())
+    monkeypatch.setattr(runner.ticker, "tick", lambda *, adopt_own: adopted_own.append(adopt_own))
+    start_in_thread(lambda: wait_until(lambda: True in adopted_own) and terminate(), runner)
+    assert runner.run() == EXIT_OK
+    assert adopted_own[:2] == [False, True]
+
+
 def test_node_waits_for_an_unreachable_database(
     runner: Runner,
     start_in_thread: StartInThread,

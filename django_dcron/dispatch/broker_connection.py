@@ -38,8 +38,17 @@ IDLE_AFTER = 5.0
 TIMEOUT_OPTIONS: dict[str, dict[str, Any]] = {
     "redis": {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT},
     "py-amqp": {"read_timeout": TIMEOUT, "write_timeout": TIMEOUT},
+    "sqs": {
+        "client-config": {
+            "connect_timeout": TIMEOUT,
+            "read_timeout": TIMEOUT,
+            "retries": {"total_max_attempts": 2},
+        }
+    },
 }
-"""The timeouts of each driver, by its name. Without them, the drivers wait forever."""
+"""The timeouts of each driver, by its name. Without them, the drivers wait forever, or for minutes
+(Amazon SQS), and the agenda's thread looks hung.
+"""
 
 BATCH_SIZE = 2000
 BATCH_SIZE_OF_OTHERS = 100

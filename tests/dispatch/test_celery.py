@@ -470,9 +470,8 @@ def test_timeout_options_exist_in_each_driver(dispatcher: CeleryDispatcher) -> N
         Connection(url).get_transport_cls().driver_name
         for url in ("redis://", "rediss://", "sentinel://")
     }
-    assert names | {Connection("amqp://").get_transport_cls().driver_name} == set(
-        broker_connection.TIMEOUT_OPTIONS
-    )
+    names.add(Connection("amqp://").get_transport_cls().driver_name)
+    assert names | {"sqs"} == set(broker_connection.TIMEOUT_OPTIONS)  # its driver isn't installed
     accepted = inspect.signature(amqp.Connection).parameters
     assert set(broker_connection.TIMEOUT_OPTIONS["py-amqp"]) <= set(accepted)
 

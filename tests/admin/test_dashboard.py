@@ -300,6 +300,7 @@ def linked_rows(client: Client) -> tuple[str, list[object]]:
 def test_health_links_to_due_runs_only(admin_client: Client, job: Job) -> None:
     node, now = make_node(), database_now("default")
     overdue = make_run(job, due_at=now - timedelta(hours=1), node=node.pk)
+    make_run(job, due_at=now)
     make_run(job, due_at=now + timedelta(hours=1), attempt=2)
     assert linked_rows(admin_client) == ("error", [overdue.pk])
 
@@ -307,9 +308,11 @@ def test_health_links_to_due_runs_only(admin_client: Client, job: Job) -> None:
 def test_health_links_to_overdue_jobs_only(admin_client: Client, job: Job) -> None:
     make_node()
     make_job("never", schedule="@never")
-    overdue = make_job("zz")
-    at = database_now("default") - timedelta(hours=1)
-    Cursor.objects.filter(pk=overdue.pk).update(next_at=at)
+    overdue, frozen = make_job("zz"), make_job("frozen", namespace="shop")
+    now = database_now("default")
+    Cursor.objects.filter(pk=job.pk).update(next_at=now)
+    Cursor.objects.filter(pk__in=[overdue.pk, frozen.pk]).update(next_at=now - timedelta(hours=1))
+    control.freeze("deploy", "shop")
     assert linked_rows(admin_client) == ("error", [overdue.pk])
 
 

@@ -147,6 +147,7 @@ def test_jobs_are_filtered_by_state_and_kind(
         "state=running&namespace=shop",
         "state=enabled&last=failed",
         "state=failing&namespace=shop",
+        "state=overdue",
         "state=nonsense&last=none",
         "last=nonsense",
         "q=shop",

@@ -12,8 +12,10 @@ from django.utils import translation
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard.viewer import Viewer
-from django_dcron.admin.display import MINUTE, change_url, list_url
+from django_dcron.admin.display import change_url, list_url
+from django_dcron.admin.lists.filters import OVERDUE
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.diagnosis.system_health import latest_incident, read_facts
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Incident, Job, Node, Run
@@ -28,12 +30,12 @@ class FilteredList(NamedTuple):
 
     model: type[Model]
     filters: dict[str, str]
-    due_before: str = ""
-    """The lookup that leaves out rows due after the current minute; empty for all rows."""
+    overdue_before: str = ""
+    """The lookup that leaves out rows that aren't overdue yet; empty for all rows."""
 
 
 _QUEUED = FilteredList(Run, {"state__exact": "queued"})
-_OVERDUE = FilteredList(Run, {"state__exact": "pending"}, due_before="due_at__lt")
+_OVERDUE = FilteredList(Run, {"state__exact": "pending"}, overdue_before="due_at__lt")
 _RUNNING = FilteredList(Run, {"state__exact": "running"})
 _FAILED = FilteredList(Run, {"state__exact": "failed"})
 _FAILING_JOBS = FilteredList(Job, {"state": "failing"})
@@ -55,9 +57,7 @@ _LISTINGS: dict[Problem, FilteredList] = {
     Problem.JOB_AUTO_PAUSED: FilteredList(
         Job, {"enabled__exact": "0", "pause_reason__startswith": AUTO_PAUSED}
     ),
-    Problem.CURSOR_OVERDUE: FilteredList(
-        Job, {"state": "enabled"}, due_before="cursor__next_at__lt"
-    ),
+    Problem.CURSOR_OVERDUE: FilteredList(Job, {"state": OVERDUE}),
 }
 """The list that shows the rows behind a problem. All other problems link to the list of nodes."""
 
@@ -145,9 +145,9 @@ def _rows(listing: FilteredList, viewer: Viewer) -> HealthLink | None:
     if not viewer.may_view(listing.model):
         return None
     filters = listing.filters
-    if listing.due_before:
-        minute = viewer.now.replace(second=0, microsecond=0)
-        filters = {**filters, listing.due_before: (minute + MINUTE).isoformat()}
+    if listing.overdue_before:
+        since = viewer.now - takeover_time()
+        filters = {**filters, listing.overdue_before: since.isoformat()}
     texts = {Run: _("View runs"), Job: _("View jobs"), Node: _("View nodes")}
     url = list_url(listing.model, viewer.site, **filters)
     return HealthLink(texts[listing.model], url)

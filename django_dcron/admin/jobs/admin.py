@@ -126,9 +126,6 @@ class JobAdmin(
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
         return without_deleted_jobs(super().get_queryset(request))
 
-    def lookup_allowed(self, lookup: str, value: str, request: Any = None) -> bool:
-        return lookup == "cursor__next_at__lt" or super().lookup_allowed(lookup, value, request)
-
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[FacetChangeList]:
         return FacetChangeList
 

@@ -26,13 +26,16 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.figures import latest_attempts
 from django_dcron.diagnosis.job_list import JobCondition, query_of
 from django_dcron.diagnosis.job_queues import condition_of_queue, queues_in_use
 from django_dcron.diagnosis.job_source import ADMIN, CODE, jobs_from_source
+from django_dcron.diagnosis.overdue import overdue_cursors
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import jobs_with_tag, tags_in_use
-from django_dcron.models import Attempt, Job, Node, Run
+from django_dcron.models import Attempt, Cursor, Job, Node, Run
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import FINAL
 from django_dcron.targets import commands, is_known, shell
@@ -47,6 +50,8 @@ PROCESS_ID = re.compile(r"(?<=.)/\d+\Z")
 
 NO_OUTCOME = "none"
 """The value of the filter by last outcome for jobs without an outcome."""
+OVERDUE = "overdue"
+"""The value of the filter by state for jobs that no node schedules in time."""
 UNKNOWN = "unknown"
 """The value of the filter by target for jobs whose target this process doesn't know."""
 
@@ -133,8 +138,11 @@ class JobStateFilter(admin.SimpleListFilter):
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Choices:
+        """Return the states. Only the health line links to overdue jobs."""
+        is_overdue = self.used_parameters.get(self.parameter_name) == OVERDUE
         return [
             ("enabled", _("Enabled")),
+            *([(OVERDUE, _("Overdue"))] if is_overdue else []),
             ("failing", _("Failing")),
             ("paused", _("Paused")),
             ("finished", _("Finished")),
@@ -150,8 +158,16 @@ class JobStateFilter(admin.SimpleListFilter):
         return queryset.filter(self.condition(self.value()))
 
     def condition(self, value: Any) -> Q:
+        if value == OVERDUE:
+            return Q(pk__in=self._overdue)
         known = [condition.value for condition in JobCondition]
         return query_of(JobCondition(value), self._scope) if value in known else Q()
+
+    @cached_property
+    def _overdue(self) -> QuerySet[Any, Any]:
+        """The keys of the jobs that the health verdict counts as overdue."""
+        now = database_now(alias_for(Cursor))
+        return overdue_cursors(Cursor.objects.all(), now).order_by().values("pk")
 
 
 class LastOutcomeFilter(admin.SimpleListFilter):

@@ -84,6 +84,8 @@ class RecentStarts:
     succeeded: int
     """Without shadow runs, which execute nothing."""
     failed: int
+    shadows: int
+    """Shadow runs."""
     missed_before: int
     start_delays: tuple[timedelta, ...]
     """In ascending order."""
@@ -328,6 +330,7 @@ def _starts(since: datetime, scope: Scope) -> RecentStarts:
         truncated=len(attempts) == SAMPLE,
         succeeded=states.count(State.SUCCEEDED),
         failed=states.count(State.FAILED),
+        shadows=len(rows) - len(states),
         missed_before=sum(run.missed_before for run in rows if run.state != State.MISSED),
         start_delays=tuple(sorted(max(run.started_at - run.due_at, timedelta()) for run in rows)),
     )

@@ -20,6 +20,7 @@ from django_dcron.diagnosis import figures
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Job, Node, Statistics
 from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING
+from django_dcron.targets.shadow import NOT_EXECUTED
 from tests.admin.conftest import (
     StaffWith,
     job_url,
@@ -125,6 +126,47 @@ def test_tile_of_due_jobs_shows_no_time_in_the_past(admin_client: Client, job: J
     make_run(job, "pending", due_at=now - timedelta(seconds=2))
     tile = tiles_of(admin_client)["due_soon"]
     assert (tile.value, "<time" in tile.note) == ("1", False)
+
+
+def test_tile_of_due_jobs_says_that_a_job_is_overdue(admin_client: Client, job: Job) -> None:
+    Cursor.objects.update(next_at=database_now("default") - timedelta(hours=1))
+    tile = tiles_of(admin_client)["due_soon"]
+    assert tile.value == "1"
+    assert tile.note.startswith("overdue since <time")
+
+
+@pytest.mark.parametrize(
+    ("sample", "note"),
+    [
+        (9, "2 shadow runs, which execute nothing"),
+        (2, "2 or more shadow runs, which execute nothing"),
+    ],
+)
+def test_tile_of_success_rate_counts_shadow_runs_if_there_are_no_others(
+    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch, sample: int, note: str
+) -> None:
+    now = database_now("default")
+    tile = tiles_of(admin_client)["success_rate"]
+    assert (tile.value, tile.note) == ("-", "no finished runs")
+    monkeypatch.setattr(figures, "SAMPLE", sample)
+    for _ in range(2):
+        shadow = make_run(job, "succeeded", attempt=1, started_at=now, reason=NOT_EXECUTED)
+        make_attempt(shadow, started_at=now)
+    tile = tiles_of(admin_client)["success_rate"]
+    assert (tile.value, tile.note) == ("-", note)
+    make_run(job, "succeeded")
+    tile = tiles_of(admin_client)["success_rate"]
+    assert (tile.value, tile.note) == ("100.0%", "of 1 run")
+
+
+def test_success_rate_does_not_look_perfect_beside_missed_occurrences(
+    admin_client: Client, job: Job
+) -> None:
+    make_run(job, "succeeded")
+    assert tiles_of(admin_client)["success_rate"].kind == "succeeded"
+    make_run(job, "missed")
+    tile = tiles_of(admin_client)["success_rate"]
+    assert (tile.value, tile.kind) == ("100.0%", "")
 
 
 def test_tile_of_missed_occurrences_says_why_there_may_be_more(

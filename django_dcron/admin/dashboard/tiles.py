@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import (
     EMPTY,
+    MINUTE,
     duration_or_empty,
     list_url,
     render_time,
@@ -84,6 +85,8 @@ def _job_tiles(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterat
         first = _("held back by a freeze")
     elif jobs.held_back:
         first = _("%(count)s held back by a freeze") % {"count": _number(jobs.held_back)}
+    elif jobs.next_at and jobs.next_at <= now - MINUTE:
+        first = format_html(_("overdue since {}"), render_time(jobs.next_at, near=now))
     elif jobs.next_at and jobs.next_at <= now:
         first = _("the first one now")
     elif jobs.next_at:
@@ -141,17 +144,34 @@ def _success_rate_tile(runs: RunFigures, url: str) -> Tile:
     percent = rate.percent
     ended = rate.succeeded + rate.failed
     if percent is None:
-        return Tile("success_rate", _("Success rate (24 h)"), EMPTY, _("no finished runs"), url)
+        note = _without_rate_note(runs.starts)
+        return Tile("success_rate", _("Success rate (24 h)"), EMPTY, note, url)
     text = (
         _("of the latest %(count)s started runs")
         if rate.sampled
         else ngettext("of %(count)s run", "of %(count)s runs", ended)
     )
     value = _("%(percent)s%%") % {"percent": number_format(percent, decimal_pos=1)}
-    kind = "succeeded" if percent == 100 else ""
+    # The rate is about the runs that started. While others are missed, it doesn't look perfect.
+    kind = "succeeded" if percent == 100 and not runs.missed_occurrences else ""
     return Tile(
         "success_rate", _("Success rate (24 h)"), value, text % {"count": _number(ended)}, url, kind
     )
+
+
+def _without_rate_note(starts: RecentStarts) -> str:
+    """Say why there is no success rate. Shadow runs have none."""
+    if not starts.shadows:
+        return _("no finished runs")
+    count = _number(starts.shadows)
+    text = ngettext(
+        "%(count)s shadow run, which executes nothing",
+        "%(count)s shadow runs, which execute nothing",
+        starts.shadows,
+    )
+    return text % {
+        "count": _("%(count)s or more") % {"count": count} if starts.truncated else count
+    }
 
 
 def _missed_value(runs: RunFigures) -> str:

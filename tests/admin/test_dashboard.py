@@ -519,6 +519,21 @@ def test_failures_that_are_alike_share_a_row(admin_client: Client, job: Job) -> 
     )
 
 
+def test_number_that_links_to_failures_is_that_of_the_listed_runs(
+    admin_client: Client, job: Job
+) -> None:
+    for message in ("no beans", "no beans", "no milk"):
+        make_attempt(make_run(job, "failed"), exception_class="E", message=message)
+    make_attempt(make_run(make_job("other"), "failed"), exception_class="E", message="no tea")
+
+    page = admin_client.get(section_url("failures")).content.decode()
+    links = re.findall(r'<a href="([^"]+)">(?:of )?(\d+)', page)
+    assert sorted(number for _url, number in links) == ["1", "3", "3"]
+    for url, number in links:
+        listed = admin_client.get(url.replace("&amp;", "&")).context["cl"]
+        assert listed.result_count == int(number)
+
+
 def test_failures_of_jobs_that_succeeded_since_come_last(admin_client: Client, job: Job) -> None:
     now = database_now("default")
     jobs = {"failing": job, "recovered": make_job("recovered"), "failed": make_job("failed")}

@@ -6,6 +6,7 @@ come last.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,6 +37,8 @@ class FailureRow:
     job: str
     runs_url: str
     """The failed runs of the job."""
+    of_job: int
+    """The number of these runs, among the failures that were read."""
     incident_url: str
     """Empty if the viewer may not see the incident, or if no node has grouped the failures yet."""
     succeeded_at: datetime | None
@@ -60,6 +63,7 @@ def context(viewer: Viewer) -> dict[str, Any]:
             for failure in failures
         ]
     groups = group_failures(failures)
+    of_jobs = Counter(failure.run.job_id for failure in failures)
     successes = _later_successes(viewer, groups)
     groups = sorted(groups, key=lambda group: group.latest in successes)[:GROUPS_SHOWN]
     incidents = _visible_incidents(viewer, {group.incident for group in groups} - {NOT_GROUPED})
@@ -74,6 +78,7 @@ def context(viewer: Viewer) -> dict[str, Any]:
             url=change_url(run, site),
             job=link(run.job, site) if sees_jobs else str(run.job),
             runs_url=list_url(Run, site, job__id__exact=str(run.job_id), **failed),
+            of_job=of_jobs[run.job_id],
             incident_url=change_url(incident, site) if incident else "",
             succeeded_at=successes.get(group.latest),
         )

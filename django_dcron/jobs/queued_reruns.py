@@ -134,7 +134,7 @@ def _rerun(
         if locked is None:
             raise NotPossible(_("The incident has been deleted."), code="deleted")
         if locked.last_attempt is None:
-            candidates, next_after = _failed_without_attempt(locked, runs), None
+            candidates, next_after = failed_without_attempt(locked, runs), None
         else:
             candidates, next_after = _failed_runs(locked, after, until, runs, using)
         created = _create_reruns(list(filter(may_rerun, candidates)), locked, using)
@@ -168,8 +168,8 @@ def _failed_runs(
     return last_failures, page[-1][0] if len(page) == RERUN_AT_ONCE else None
 
 
-def _failed_without_attempt(incident: Incident, runs: QuerySet[Run]) -> list[Run]:
-    """Return the latest runs that failed without an attempt, by time."""
+def failed_without_attempt(incident: Incident, runs: QuerySet[Run]) -> list[Run]:
+    """Return the latest runs of the incident that failed without an attempt, by time."""
     failed = runs.filter(
         job=incident.job_id, state=State.FAILED, finished_at__gte=incident.first_seen_at - MARGIN
     )

@@ -238,6 +238,26 @@ def test_rerun_of_all_creates_one_run_for_each_failed_run_in_batches(
     assert [entry.after["runs"] for entry in entries.order_by("pk")] == [2, 2, 1]
 
 
+def test_page_of_the_rerun_counts_only_failed_runs(admin_client: Client) -> None:
+    incident = make_incident(runs=4)
+    succeeded, retried, *failed = Run.objects.order_by("scheduled_at")
+    Run.objects.filter(pk=succeeded.pk).update(state="succeeded", attempt=2)
+    Run.objects.filter(pk=retried.pk).update(attempt=2)
+    page = admin_client.get(rerun_url(incident))
+    assert (page.context["runs"], page.context["numbers"]["total"]) == (2, 4)
+    rerun_all(admin_client, incident)
+    assert {run.rerun_of_id for run in reruns()} == {run.pk for run in failed}
+
+
+@pytest.mark.parametrize("target", ["shop.tasks.gone", "shadow:tests.app.tasks.ok"])
+def test_page_of_the_rerun_warns_of_the_target(admin_client: Client, target: str) -> None:
+    incident = make_incident()
+    assert "data-dcron-caution" not in text_of(admin_client, rerun_url(incident))
+    Job.objects.update(target=target)
+    page = text_of(admin_client, rerun_url(incident))
+    assert target.removeprefix("shadow:") in page.split("data-dcron-caution")[1]
+
+
 def test_page_counts_the_reruns_and_links_to_them(admin_client: Client) -> None:
     incident = make_incident(runs=3)
     assert "Reruns of these failures" not in text_of(admin_client, page_url(incident))
@@ -398,6 +418,9 @@ def test_runs_with_other_arguments_need_the_permission_for_them(staff_with: Staf
 def test_run_that_failed_without_an_attempt_is_rerun(admin_client: Client) -> None:
     run = make_run(make_idle_job(), "pending")
     assert endings.end_unstarted(run, State.FAILED, "UnknownTarget: gone")
+    page = admin_client.get(rerun_url(Incident.objects.get()))
+    assert page.context["runs"] == 1
+    assert "0 failed attempts" not in page.content.decode()
     for _ in range(2):
         rerun_all(admin_client, Incident.objects.get())
     assert [each.rerun_of_id for each in reruns()] == [run.pk]

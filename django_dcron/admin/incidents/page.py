@@ -162,7 +162,7 @@ class IncidentPage:
             '{} <a href="{}">{}</a>',
             format_html_join(" ", "{} {}", by_state),
             url,
-            _("View the reruns"),
+            _("View all reruns of the job"),
         )
 
     @property

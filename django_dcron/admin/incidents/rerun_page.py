@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Count
+from django.db.models import Case, Count, F, When
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy, ngettext
@@ -27,9 +27,12 @@ from django_dcron.admin.actions import OTHER_ARGUMENTS, error_text
 from django_dcron.admin.display import change_url
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.bounded_count import count_up_to
+from django_dcron.diagnosis.start_caution import target_caution
 from django_dcron.exceptions import NotPossible
+from django_dcron.jobs.queued_reruns import failed_without_attempt
 from django_dcron.models import Attempt, Incident, Run
 from django_dcron.models.run import RunQuerySet
+from django_dcron.policies.lifecycle import State
 
 if TYPE_CHECKING:
     from django_dcron.admin.incidents.admin import IncidentAdmin
@@ -127,11 +130,17 @@ def _count_failed(incident: Incident, until: int) -> int:
     return count_up_to(attempts, MAX_COUNTED)
 
 
-def _count_runs(incident: Incident, until: int) -> int:
-    """Return the number of runs of the latest ``MAX_COUNTED`` failed attempts."""
+def _count_runs(incident: Incident, until: int, runs: RunQuerySet) -> int:
+    """Return the number of failed runs among those of the latest ``MAX_COUNTED`` attempts.
+
+    The failure of a run belongs to its last attempt.
+    """
+    if incident.last_attempt is None:
+        return len(failed_without_attempt(incident, runs))
     attempts = Attempt.objects.filter(incident=incident.pk, pk__lte=until).order_by("-pk")
-    latest = attempts.values("run")[:MAX_COUNTED]
-    found: dict[str, int] = latest.aggregate(runs=Count("run", distinct=True))
+    has_failed = When(run__state=State.FAILED, run__attempt=F("number"), then=1)
+    latest = attempts.annotate(has_failed=Case(has_failed)).values("has_failed")[:MAX_COUNTED]
+    found: dict[str, int] = latest.aggregate(runs=Count("has_failed"))
     return found["runs"]
 
 
@@ -149,6 +158,7 @@ def _page(
 ) -> HttpResponse:
     site = model_admin.admin_site
     done = Attempt.objects.filter(incident=incident.pk, pk__lte=numbers["after"])
+    runs: Any = admin_scope(request, site).runs
     context = {
         **site.each_context(request),
         "title": TITLE,
@@ -159,9 +169,10 @@ def _page(
         "back": change_url(incident, site),
         "numbers": numbers,
         "is_running": is_running,
-        "runs": None if is_running else _count_runs(incident, numbers["until"]),
+        "runs": None if is_running else _count_runs(incident, numbers["until"], runs),
         "done": count_up_to(done, MAX_COUNTED) if is_running else 0,
         "is_paused": incident.job.is_paused,
+        "caution": "" if is_running else target_caution(incident.job.target),
         "media": model_admin.media,
     }
     request.current_app = site.name

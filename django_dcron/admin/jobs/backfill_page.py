@@ -31,7 +31,7 @@ from django.http import (
 from django.template.response import TemplateResponse
 from django.utils import translation
 from django.utils.html import format_html
-from django.utils.timezone import get_current_timezone_name, localtime
+from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -46,6 +46,7 @@ from django_dcron.exceptions import InvalidValue, TranslatableError
 from django_dcron.jobs.action_texts import backfilled_text
 from django_dcron.jobs.backfill import LARGEST_LIMIT, LIMIT, Backfill
 from django_dcron.models import Job, Run
+from django_dcron.utils.time_format import format_site_time
 
 if TYPE_CHECKING:
     from django_dcron.admin.jobs.admin import JobAdmin
@@ -128,9 +129,8 @@ class BackfillForm(ObjectActionForm):
 
 
 def _format_up(instant: datetime) -> str:
-    """Format a time in the site's time zone, rounded up to a second, which the form accepts."""
-    whole = instant + timedelta(microseconds=-instant.microsecond % 1_000_000)
-    return f"{localtime(whole):%Y-%m-%d %H:%M:%S}"
+    """Format a time in the site's time zone, rounded up to a second, as in the form's inputs."""
+    return format_site_time(instant + timedelta(microseconds=-instant.microsecond % 1_000_000))
 
 
 class BackfillPreview:

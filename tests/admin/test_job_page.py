@@ -158,7 +158,7 @@ def test_status_shows_user_start_and_end_of_pause(admin_client: Client, job: Job
     assert (pause.by, pause.until) == ("admin", job.paused_until)
     for value in (
         f"admin since {pause.since:%Y-%m-%d %H:%M:%S}",
-        f"{job.paused_until:%Y-%m-%d %H:%M:%S}",
+        f"{job.paused_until:%Y-%m-%d %H:%M:%S} UTC.",
         "deploy",
     ):
         assert value in message

@@ -164,6 +164,20 @@ def test_status_shows_user_start_and_end_of_pause(admin_client: Client, job: Job
         assert value in message
 
 
+def test_page_of_a_shadow_counts_the_runs_that_executed_nothing(
+    admin_client: Client, job: Job
+) -> None:
+    assert "No run has succeeded or failed yet" in status_text(admin_client, job)
+    Statistics.objects.filter(pk=job.pk).update(succeeded=1200, shadow_runs=1200)
+    text = "1,200 shadow runs, which execute nothing"
+    assert text in status_text(admin_client, job)
+    page = admin_client.get(job_url(job)).context["page"]
+    counts = {str(label): number for label, number in page.counts}
+    assert (counts["succeeded"], counts["runs of a shadow"]) == (0, 1200)
+    Statistics.objects.filter(pk=job.pk).update(succeeded=1201)
+    assert text not in status_text(admin_client, job)
+
+
 def test_pause_without_an_entry_has_no_user(admin_client: Client, job: Job) -> None:
     control.pause(job, "by code")
     forget_entries()

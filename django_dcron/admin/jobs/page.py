@@ -214,6 +214,8 @@ class JobPage:
             return []
         labels = {field.name: field.verbose_name for field in Statistics._meta.concrete_fields}
         counts = {state.value: self.statistics.shown_count(state) for state in COUNTED_STATES}
+        if self.statistics.shadow_runs:
+            counts["shadow_runs"] = self.statistics.shadow_runs
         counts["consecutive_failures"] = self.statistics.consecutive_failures
         return [(labels[name], number) for name, number in counts.items()]
 

@@ -25,7 +25,17 @@ from django_dcron.diagnosis.figures import job_figures, run_figures
 from django_dcron.diagnosis.load import planned_load
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.timeline import timeline
-from django_dcron.models import AuditEntry, Calendar, Cursor, Incident, Job, Link, Run, Statistics
+from django_dcron.models import (
+    AuditEntry,
+    Calendar,
+    Cursor,
+    Incident,
+    Job,
+    Link,
+    Node,
+    Run,
+    Statistics,
+)
 from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING
 from django_dcron.runs.chains import follower_key
 from tests.admin import narrowed_sites
@@ -402,6 +412,22 @@ def test_run_page_does_not_link_node_that_user_may_not_view(
     assert not links_node(on_site(narrowed_sites.teams))
     on_site(narrowed_sites.watched)
     assert not links_node(staff_with("view_run"))
+
+
+def test_pages_do_not_say_that_there_is_no_node_if_it_is_hidden(world: World, on_site: Any) -> None:
+    Node.objects.exclude(pk=world.theirs.node.pk).delete()
+    live = {"heartbeat_at": database_now("default") + HOUR}
+
+    def names_scheduler(namespace: str) -> bool:
+        Node.objects.update(namespace=namespace, **live)
+        client = on_site(narrowed_sites.teams)
+        page = client.get(job_url(world.mine.job)).content.decode()
+        assert "data-dcron-no-scheduler" not in page
+        assert "data-dcron-no-nodes" not in client.get(section_url("cluster")).content.decode()
+        return "data-dcron-scheduler" in page
+
+    assert names_scheduler("mine")
+    assert not names_scheduler("")
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ def context(viewer: Viewer) -> dict[str, Any]:
         "more": len(nodes[NODES_SHOWN:]),
         "list_url": list_url(Node, site),
         "live": len(live),
+        "hides_live": not live and bool(served),
         "led": sum(node.shards for node in live),
         "shards": sum(count for _namespace, count in rings),
         "has_namespaces": any(node.namespace for node in nodes),

@@ -264,6 +264,8 @@ class StatusPanel:
         leaders = cluster.leaders_of(job, nodes) if nodes else []
         is_visible = visible_nodes(scope)
         self.leaders = [(each, link(each.node, site)) for each in leaders if is_visible(each.node)]
+        if leaders and not self.leaders:  # the panel would say that no node serves the job
+            self.may_view_nodes = False
 
     @property
     def is_started_by_nothing(self) -> bool:

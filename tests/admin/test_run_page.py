@@ -163,6 +163,16 @@ def test_page_starts_with_state_and_explanation(
     assert html.index("dcron-verdict") < html.index("<fieldset")
 
 
+def test_page_of_backfilled_run_says_that_it_waits_for_the_paused_job(
+    admin_client: Client, job: Job
+) -> None:
+    run = make_run(job, state="waiting", trigger="backfill")
+    text = str(page.WAITS_FOR_RESUME)
+    assert text not in text_of(verdict_of(page_of(admin_client, run)))
+    control.pause(job, "deploy")
+    assert text in text_of(verdict_of(page_of(admin_client, run)))
+
+
 def test_page_of_running_run_says_that_heartbeats_are_missing(
     admin_client: Client, running: Run, settings: Settings
 ) -> None:

@@ -278,6 +278,17 @@ def test_run_is_explained_by_its_state(
         assert params(answer, "reason") == {"reason": reason}
 
 
+def test_backfilled_run_of_a_paused_job_waits_until_it_is_resumed() -> None:
+    job = make_job()
+    make_run(job, state="waiting", trigger="backfill")
+    control.pause(job, "deploy")
+
+    answer = explain(Job.objects.get(), NOON)
+
+    assert answer.verdict is WhyVerdict.WAITING
+    assert "waiting_for_resume" in codes(answer)
+
+
 def test_skipped_run_names_unfinished_run() -> None:
     job = make_job()
     holder = make_run(job, NOON - HOUR, **run_times(NOON - HOUR))

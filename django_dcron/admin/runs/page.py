@@ -68,7 +68,7 @@ from django_dcron.diagnosis.run_history import replacing_run
 from django_dcron.jobs.representation import Document
 from django_dcron.models import Attempt, Definition, Incident, Job, Node, Run
 from django_dcron.models.run import RunQuerySet
-from django_dcron.policies.lifecycle import State
+from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.utils.bounded_text import with_ellipsis
 
 ATTEMPTS_SHOWN = 10
@@ -97,6 +97,7 @@ NOT_STARTED = gettext_lazy(
 )
 SENT_AGAIN = gettext_lazy("Sent to a worker again at {queued}, not started yet.")
 WAITS_FOR_LIMIT = gettext_lazy("Waiting for the job's limit.")
+WAITS_FOR_RESUME = gettext_lazy("Waiting until the paused job is resumed.")
 NO_HEARTBEAT = gettext_lazy(
     "The worker has sent no heartbeat since {time}. If none follows, a node ends the attempt as "
     "lost."
@@ -387,6 +388,8 @@ def _state_sentence(run: Run, now: datetime) -> SafeString:
         text = RETRY_DUE
     elif run.state == State.WAITING and run.limited:
         text = WAITS_FOR_LIMIT
+    elif run.state == State.WAITING and run.trigger == Trigger.BACKFILL and run.job.is_paused:
+        text = WAITS_FOR_RESUME
     return format_html(
         str(text),
         number=run.attempt,

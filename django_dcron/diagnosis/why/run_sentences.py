@@ -34,7 +34,7 @@ def run_sentences(run: Run, job: Job, now: datetime, at: FormatTime) -> Iterator
     elif claimed_late(run):
         yield late_claim_sentence(run, at)
     state = State(run.state)
-    yield _final_sentence(run, at) if run.is_final else _unfinished_sentence(run, state, now, at)
+    yield _final_sentence(run, at) if run.is_final else _unfinished_sentence(run, job, now, at)
     if job.limit_id is not None and started_late(run):
         text = _("The job has the limit “%(limit)s”. Its runs may wait for other runs.")
         yield Sentence("may_wait_for_limit", text, limit=job.limit_id)
@@ -152,9 +152,9 @@ def _final_sentence(run: Run, at: FormatTime) -> Sentence:
             return Sentence("missed", text, ended=ended)
 
 
-def _unfinished_sentence(run: Run, state: State, now: datetime, at: FormatTime) -> Sentence:
+def _unfinished_sentence(run: Run, job: Job, now: datetime, at: FormatTime) -> Sentence:
     due = at(run.due_at)
-    match state:
+    match State(run.state):
         case State.RUNNING if run.attempt > 1:
             text = _(
                 "Attempt %(attempt)d of the run is in progress. It started at %(started)s, "
@@ -174,6 +174,9 @@ def _unfinished_sentence(run: Run, state: State, now: datetime, at: FormatTime) 
         case State.WAITING if run.limited:
             text = _("The run is waiting for the job's limit: %(reason)s.")
             return Sentence("waiting_for_limit", text, reason=run.reason)
+        case State.WAITING if run.trigger == Trigger.BACKFILL and job.is_paused:
+            text = _("The run is waiting until the paused job is resumed.")
+            return Sentence("waiting_for_resume", text)
         case State.WAITING if run.trigger == Trigger.BACKFILL:
             text = _("The run is waiting for earlier backfilled runs to finish.")
             return Sentence("waiting_for_backfill", text)

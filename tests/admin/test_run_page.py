@@ -464,7 +464,7 @@ def test_failure_is_shown_before_log(admin_client: Client, job: Job) -> None:
     assert places == sorted(places)
 
 
-def test_page_shows_latest_attempts_and_links_earlier_ones(admin_client: Client, job: Job) -> None:
+def test_page_shows_latest_attempts_and_links_to_all(admin_client: Client, job: Job) -> None:
     run = make_run(job, state="failed", attempt=100, finished_at=NOON + timedelta(hours=1))
     for number in range(1, 101):
         times = {
@@ -476,9 +476,10 @@ def test_page_shows_latest_attempts_and_links_earlier_ones(admin_client: Client,
     html = page_of(admin_client, run)
 
     assert html.count('class="dcron-lane"') == ATTEMPTS_SHOWN
-    earlier = reverse("admin:django_dcron_attempt_changelist") + f"?q={run.pk}"
-    link = html.partition(f'href="{earlier}"')[2].partition("</a>")[0]
-    assert re.findall(r"\d+", link) == ["90"]
+    every = reverse("admin:django_dcron_attempt_changelist") + f"?q={run.pk}"
+    link = html.partition(f'href="{every}"')[2].partition("</a>")[0]
+    listed = admin_client.get(every).context["cl"].result_count
+    assert (listed, re.findall(r"\d+", link)) == (100, ["100"])
     assert html.count("x" * 1000) == 1
     assert html.count("y" * 201) == 1000 // 201  # shown for the latest attempt only
 

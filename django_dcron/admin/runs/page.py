@@ -155,9 +155,9 @@ class RunPage:
         return list(latest[:ATTEMPTS_SHOWN])
 
     @property
-    def unlisted_count(self) -> int:
-        """The number of attempts before the listed ones."""
-        return self.attempts[-1].number - 1 if self.attempts else 0
+    def number_of_attempts(self) -> int:
+        """The number of all attempts, or 0 if the page lists them all."""
+        return self.attempts[0].number if self.attempts and self.attempts[-1].number > 1 else 0
 
     @property
     def latest(self) -> Attempt | None:

@@ -144,7 +144,7 @@ class PauseForm(ReasonForm):
         super().__init__(*args, **options)
         self.fields["until"].help_text = _(
             "Enter a duration or a time (%(zone)s). Leave empty to pause the job until "
-            "someone resumes it."
+            "someone resumes it. Due runs and retries still start. Cancel them to prevent this."
         ) % {"zone": get_current_timezone_name()}
 
 

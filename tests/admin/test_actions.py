@@ -2,7 +2,7 @@
 
 import html
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from django.utils.html import escape
 from pytest_django import Settings
 
 from django_dcron import control
+from django_dcron.admin.action_forms import PauseForm
 from django_dcron.admin.jobs.job_actions import ACTIONS as JOB_ACTIONS
 from django_dcron.admin.runs.admin import ACTIONS as RUN_ACTIONS
 from django_dcron.diagnosis.start_caution import CAUTIONS
@@ -203,6 +204,15 @@ def test_long_reason_is_refused_and_long_user_name_is_shortened(admin_client: Cl
     reason = Job.objects.get().pause_reason
     assert reason.startswith(f"{'x' * 150} (uuu")
     assert len(reason) == 253
+
+
+def test_pause_keeps_due_runs_and_retries_and_its_form_says_so(admin_client: Client) -> None:
+    job, now = make_job(), timezone.now()
+    make_run(job, now - timedelta(hours=2))
+    make_run(job, now - timedelta(hours=1), attempt=2, due_at=now + timedelta(hours=1))
+    assert "Due runs and retries still start" in str(PauseForm(row=job).fields["until"].help_text)
+    _press(admin_client, job, "pause")
+    assert Run.objects.filter(state="pending").count() == 2
 
 
 def test_pause_without_reason_stores_user_name(admin_client: Client) -> None:

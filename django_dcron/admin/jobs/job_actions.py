@@ -142,7 +142,7 @@ ACTIONS: tuple[ObjectAction[Job], ...] = (
         form=PauseForm,
         apply_many=_pause_many,
         explanation=gettext_lazy(
-            "No new runs start until the jobs are resumed. Runs in progress continue."
+            "Later occurrences have no runs until the jobs are resumed. Runs in progress continue."
         ),
     ),
     ObjectAction(

@@ -13,7 +13,7 @@ from django_dcron.diagnosis.doctor.report import Report, examine
 from django_dcron.diagnosis.doctor.window import Window
 from django_dcron.diagnosis.misfire_effect import misfire_effect, start_deadline_effect
 from django_dcron.diagnosis.system_health import read_verdict
-from django_dcron.diagnosis.why.explanation import Answer, explain
+from django_dcron.diagnosis.why.explanation import Answer, explain, explain_latest
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.monitoring.metrics import catalog, cluster
@@ -249,3 +249,52 @@ def test_why_does_not_blame_a_freeze_that_began_after_the_run_was_due(clock: Man
     answer = explain(job, run.scheduled_at)
     assert answer.verdict is WhyVerdict.MISSED
     assert "frozen_all" not in codes(answer)
+
+
+def test_why_names_the_past_freeze_that_a_later_one_has_replaced(clock: ManualClock) -> None:
+    job, due = make_job(schedule="@never", misfire_policy="skip"), START + 2 * MINUTE
+    make_run(job, "missed", scheduled_at=due, due_at=due, finished_at=due + HOUR)
+    control.freeze("older", by="cid")
+    clock.advance(MINUTE)
+    control.unfreeze()
+    control.freeze("deploy", until=due + HOUR, by="ann")
+    clock.advance(2 * MINUTE)
+    control.freeze("rollback", by="bob")  # the same freeze with another reason and end
+    clock.advance(MINUTE)
+    control.unfreeze(by="ann")
+    clock.advance(HOUR)
+    control.freeze("incident", by="eve")
+    answer = explain(job, due)
+    named = {each.code: each.params for each in answer.sentences}
+    assert codes(answer).count("frozen_all") == 1
+    assert (named["frozen_all"]["by"], named["freeze_reason"]["reason"]) == ("bob", "rollback")
+    assert "12:01:00" in named["frozen_all"]["since"]
+    assert "12:04:00" in named["freeze_ended"]["until"]
+
+
+def test_why_names_a_replaced_freeze_until_its_planned_end(clock: ManualClock) -> None:
+    job = make_job(schedule="@never", misfire_policy="skip")
+    during, after = START + MINUTE, START + 3 * MINUTE
+    for due in (during, after):
+        make_run(job, "missed", scheduled_at=due, due_at=due, finished_at=due + HOUR)
+    control.freeze("deploy", "default", until=START + 2 * MINUTE)
+    clock.advance(HOUR)
+    control.freeze("incident", "default", until=START + 2 * HOUR)
+    clock.advance(2 * HOUR)
+    named = {each.code: each.params for each in explain(job, during).sentences}
+    assert named["freeze_reason"]["reason"] == "deploy"
+    assert "12:02:00" in named["freeze_ended"]["until"]
+    assert "freeze_reason" not in codes(explain(job, after))
+
+
+def test_why_without_a_time_also_names_the_freeze_in_force(clock: ManualClock) -> None:
+    job, due = make_job(schedule="0 * * * *"), START + HOUR
+    job.created_at = START - HOUR  # it has the time of the wall clock
+    clock.advance(HOUR - MINUTE)
+    control.freeze("deploy", until=due + MINUTE)
+    make_run(job, "missed", scheduled_at=due, due_at=due, finished_at=due + MINUTE)
+    clock.advance(HOUR / 2)
+    control.freeze("incident")
+    answer = explain_latest(job, clock.now())
+    reasons = [each.params["reason"] for each in answer.sentences if each.code == "freeze_reason"]
+    assert reasons == ["deploy", "incident"]

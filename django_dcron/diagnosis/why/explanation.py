@@ -58,8 +58,6 @@ from django_dcron.policies.lifecycle import STARTABLE, State, Trigger
 from django_dcron.schedules.timetable import BEGIN, END
 
 LATER_READ_LIMIT = 10
-FREEZE_CODES = {"frozen_all", "frozen_namespace"}
-
 
 NOTHING_DUE = (WhyVerdict.NO_OCCURRENCE, WhyVerdict.NOT_CREATED, WhyVerdict.NOT_DUE)
 """Verdicts about a time at which no occurrence was due."""
@@ -172,10 +170,12 @@ def explain_latest(job: Job, now: datetime) -> Answer:
         outcome = _run_outcome(data, run, stated=answer.sentences)
         sentences = (*answer.sentences, _created_later(data, run), *outcome.sentences)
         answer = replace(answer, sentences=sentences, run=answer.run or run)
-    if FREEZE_CODES.isdisjoint(sentence.code for sentence in answer.sentences):
-        freezes = freeze_sentences(data, data.freezes_in_force())
-        answer = replace(answer, sentences=(*answer.sentences, *freezes))
-    return answer
+    unstated = [
+        freeze
+        for freeze in data.freezes_in_force()
+        if next(freeze_sentences(data, [freeze])) not in answer.sentences
+    ]
+    return replace(answer, sentences=(*answer.sentences, *freeze_sentences(data, unstated)))
 
 
 def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: Answer) -> Answer:

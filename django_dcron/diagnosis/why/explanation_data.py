@@ -15,9 +15,10 @@ from django_dcron.diagnosis.why import requested_time
 from django_dcron.diagnosis.why.nearby import Nearby, nearby
 from django_dcron.diagnosis.why.requested_time import SECOND
 from django_dcron.exceptions import InvalidSchedule
-from django_dcron.jobs.audit.entries import LoggedChange, logged_changes_of
+from django_dcron.jobs.audit.entries import LoggedChange, earlier_freezes, logged_changes_of
 from django_dcron.jobs.placement import timetable_of
 from django_dcron.models import Cursor, Freeze, Job, Node, Run
+from django_dcron.policies.freezing import USUAL_START_DELAY
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.utils import time_format
@@ -120,11 +121,11 @@ class ExplanationData:
 
     def past_freezes(self, due_at: datetime) -> list[Freeze]:
         """The ended freezes that delayed an occurrence."""
-        return [
-            freeze
-            for freeze in self.freezes
-            if not freeze.extent.is_in_force(self.now) and freeze.extent.delayed(due_at)
-        ]
+        ended = [freeze for freeze in self.freezes if not freeze.extent.is_in_force(self.now)]
+        for freeze in self.freezes:
+            if freeze.since > due_at + USUAL_START_DELAY:  # an earlier one may have delayed it
+                ended += earlier_freezes(freeze)
+        return [freeze for freeze in ended if freeze.extent.delayed(due_at)]
 
     @property
     def live_nodes(self) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Read the changes of a job from the audit log.
+"""Read the changes of a job, and past freezes, from the audit log.
 
 Invariants:
 
@@ -18,8 +18,9 @@ from django.utils.translation import gettext as _
 
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.audit.differences import FieldChange, names_of_changes
-from django_dcron.models import AuditAction, AuditEntry, Job, Via
+from django_dcron.models import AuditAction, AuditEntry, Freeze, Job, Via
 from django_dcron.models.audit_entry import AuditEntryQuerySet
+from django_dcron.utils.time_parsing import parse_datetime
 
 READ = 500
 """The maximum number of entries to read, the latest ones."""
@@ -60,6 +61,29 @@ def logged_changes_of(job: Job) -> list[LoggedChange]:
     """Return the changes of the job, oldest first."""
     latest = entries_of(job).exclude(action=AuditAction.BACKFILL).order_by("-at", "-pk")[:READ]
     return [read_change(entry) for entry in reversed(latest)]
+
+
+def earlier_freezes(latest: Freeze) -> list[Freeze]:
+    """Return the logged freezes of the scope before ``latest``, oldest first, as unsaved rows.
+
+    A scope has one row, which a new freeze overwrites.
+    """
+    entries = entries_of(latest).filter(at__lt=latest.since).order_by("-at", "-pk")[:READ]
+    found: list[Freeze] = []
+    for entry in reversed(entries):
+        freeze = found[-1] if found and found[-1].extent.is_in_force(entry.at) else None
+        if entry.action == AuditAction.UNFREEZE:
+            if freeze is not None:
+                freeze.until = entry.at
+            continue
+        if freeze is None:
+            freeze = Freeze(namespace=latest.namespace, since=entry.at)
+            found.append(freeze)
+        freeze.reason, freeze.frozen_by = entry.reason, entry.actor
+        freeze.until = parse_datetime(entry.after["until"]) if "until" in entry.after else None
+    if found and found[-1].extent.is_in_force(latest.since):
+        found[-1].until = latest.since
+    return found
 
 
 def read_change(entry: AuditEntry) -> LoggedChange:

@@ -15,7 +15,7 @@ from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs import pausing
 from django_dcron.jobs.audit.actor import Actor, acting, acting_as, current_actor
-from django_dcron.jobs.audit.differences import CONTEXT
+from django_dcron.jobs.audit.differences import CONTEXT, names_of_changes
 from django_dcron.models import AuditEntry, Calendar, Job, Run, Statistics, Via
 from django_dcron.targets.redaction import CHANGED_MASK, MASK
 from tests.factories import forget_entries, make_idle_job, make_job, make_run
@@ -218,6 +218,9 @@ def test_backfill_is_recorded_once() -> None:
     (entry,) = entries()
     assert (entry.action, entry.object_id) == ("backfill", str(job.pk))
     assert entry.after["runs"] == len(made.occurrences) == 3
+    # PostgreSQL orders the keys by their length.
+    stored = dict(sorted(entry.after.items(), key=lambda pair: (len(pair[0]), pair[0])))
+    assert names_of_changes({}, stored) == ["runs", "first", "last"]
 
 
 def test_nodes_are_recorded_as_the_scheduler() -> None:

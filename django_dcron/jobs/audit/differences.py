@@ -29,9 +29,12 @@ only the first 40 characters of a value.
 
 Values = dict[str, Any]
 
+_BACKFILL_VALUES = ("runs", "first", "last")
 _POSITIONS = {
     name: position
-    for position, name in enumerate(dict.fromkeys(chain.from_iterable(FIELDS.values())))
+    for position, name in enumerate(
+        dict.fromkeys(chain(chain.from_iterable(FIELDS.values()), _BACKFILL_VALUES))
+    )
 }
 OTHER_TIMES = frozenset({"first", "last", "until"})
 """The values of an entry that are times, but not fields of its object."""
@@ -101,7 +104,10 @@ def _shown_value(name: str, written: Any) -> str:
 
 
 def names_of_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the fields in the order of the model. Databases store JSON keys in another order."""
+    """Return the fields in the order of the model, then others.
+
+    Databases store JSON keys in another order.
+    """
     return sorted({**before, **after}, key=lambda name: _POSITIONS.get(name, len(_POSITIONS)))
 
 

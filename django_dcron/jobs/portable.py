@@ -20,7 +20,8 @@ Invariants:
   else that differs between two exports.
 - The names and formats of the fields are those of ``representation``.
 - Reading is strict: an unknown field, a value of another type or a duplicate job is a problem that
-  names job, field and value. A missing field gets its default.
+  names job, field and value. A duplicate key makes the document unreadable. A missing field gets
+  its default.
 - A later version of the format is refused. Version 1 changes only by added fields.
 """
 
@@ -188,7 +189,7 @@ def read_document(text: str, syntax: DocumentSyntax = DocumentSyntax.JSON) -> Do
 def _parse_document(text: str, syntax: DocumentSyntax) -> Any:
     if syntax is DocumentSyntax.JSON:
         try:
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
             raise UnreadableDocument(f"The document is not valid JSON: {error}") from error
     _yaml()
@@ -197,6 +198,16 @@ def _parse_document(text: str, syntax: DocumentSyntax) -> Any:
             return reader.read("yaml", text.encode())
     except (untrusted.Unreadable, UnicodeEncodeError) as error:
         raise UnreadableDocument(f"The document is not valid YAML: {error}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the JSON object. Raises ``ValueError`` if it has a key twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((key, _times),) = Counter(key for key, _value in pairs).most_common(1)
+        name = f" {quoted_json(found['name'])}" if isinstance(found.get("name"), str) else ""
+        raise ValueError(f"the object{name} has the key {quoted_json(key)} twice")
+    return found
 
 
 def _yaml() -> Any:

@@ -287,6 +287,17 @@ def test_all_problems_of_jobs_are_reported_together() -> None:
         (document(jobs={}), DocumentSyntax.JSON, '"jobs" must be a list.'),
         (document(calendars={}), DocumentSyntax.JSON, '"calendars" must be a list.'),
         (document(job=[]), DocumentSyntax.JSON, '"job"'),
+        (
+            '{"jobs": [{"name": "report", "target": "a", "queue": "x", "target": "b"}]}',
+            DocumentSyntax.JSON,
+            'the object "report" has the key "target" twice',
+        ),
+        ('{"jobs": [], "jobs": []}', DocumentSyntax.JSON, 'the object has the key "jobs" twice'),
+        (
+            'jobs:\n- name: report\n  target: a\n  queue: x\n  "target": b\n',
+            DocumentSyntax.YAML,
+            "line 5: the mapping has the key 'target' twice",
+        ),
     ],
 )
 def test_invalid_document_is_refused(text: str, syntax: DocumentSyntax, message: str) -> None:

@@ -68,6 +68,14 @@ def test_yaml_anchors_and_merge_keys_are_resolved(reader: Reader) -> None:
     assert reader.read("yaml", text) == {"a": {"x": 1}, "b": {"x": 1, "y": date(2027, 1, 1)}}
 
 
+def test_yaml_key_beside_the_same_merged_key_is_no_duplicate(reader: Reader) -> None:
+    text = (
+        b"a: &a {x: 1}\nb: &b {<<: *a, x: 2}\nc: [{<<: *b, x: 3}, {<<: *a, <<: *b, 1: 4, '1': 5}]\n"
+    )
+    merged = [{"x": 3}, {"x": 2, 1: 4, "1": 5}]
+    assert reader.read("yaml", text)["c"] == merged
+
+
 def nested(levels: int, width: int) -> Any:
     """Return tuples that contain the level below several times.
 

@@ -8,6 +8,26 @@ import yaml
 
 from django_dcron.utils.untrusted.plain import Encoder, TextRefused
 
+MERGE_TAG = "tag:yaml.org,2002:merge"
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that a mapping has twice. PyYAML would keep only the last value."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # Not during construction, because merge keys then add pairs of other mappings to a node.
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _value in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE_TAG:
+                continue
+            if (key.tag, key.value) in seen:
+                raise TextRefused(
+                    f"line {key.start_mark.line + 1}: the mapping has the key {key.value!r} twice"
+                )
+            seen.add((key.tag, key.value))
+        return node
+
 
 def read_yaml(text: bytes, max_values: int) -> Any:
     """Return the content of a YAML text as JSON.
@@ -15,7 +35,7 @@ def read_yaml(text: bytes, max_values: int) -> Any:
     Raises ``TextRefused``, or any exception for a text that exceeds the limits.
     """
     try:
-        document = yaml.safe_load(text.decode())
+        document = yaml.load(text.decode(), _Loader)  # noqa: S506 (a safe loader)
     except (yaml.YAMLError, ValueError) as error:
         raise TextRefused(" ".join(str(error).split())) from None
     return Encoder(max_values).encode(document)

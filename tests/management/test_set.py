@@ -155,6 +155,14 @@ def test_all_errors_are_reported_together(job: Job) -> None:
     assert all(name in error for name in ("max_attempts", "priority", "jitter", "twice"))
 
 
+def test_unreadable_and_refused_values_are_reported_together(job: Job) -> None:
+    values = ("retry_backoff_max=soon", "schedule=0 25 * * *", "retry_backoff=30d", "queue=fast")
+    result = call("set", "shop/report", *values)
+    assert result.code == USAGE_ERROR
+    labels = [line.partition(":")[0] for line in result.err.splitlines()[1:]]
+    assert labels == ["retry_backoff_max", "schedule"], "only the fields that are wrong"
+
+
 def test_secrets_are_masked_and_a_mask_keeps_the_secret() -> None:
     make_idle_job(name="secret", target="tests.app.tasks.echo", kwargs={"password": "hunter2"})
     shown = call("set", "secret", 'kwargs={"password": "********", "city": "Oslo"}')

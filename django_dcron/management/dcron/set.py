@@ -109,6 +109,7 @@ def _parsed(assignments: Sequence[str], job: Job) -> dict[FieldFormat, Any]:
     """Return the value of each given field. Raises ``CommandError`` with all errors."""
     values: dict[FieldFormat, Any] = {}
     named: set[str] = set()
+    unreadable: set[str] = set()
     problems = []
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
@@ -123,11 +124,24 @@ def _parsed(assignments: Sequence[str], job: Job) -> dict[FieldFormat, Any]:
                 values[SETTABLE[name]] = _parse(SETTABLE[name], text, job)
             except InvalidField as error:
                 problems.append(f"{name}: {quoted_json(text)}: {error}")
+                unreadable.add(name)
             except CommandError as error:
                 problems.append(str(error))
+                unreadable.add(name)
         named.add(name)
-    _refuse(problems)
+    if problems:
+        _refuse([*problems, *_refusals(job, values, unreadable)])
     return values
+
+
+def _refusals(job: Job, values: Mapping[FieldFormat, Any], unreadable: set[str]) -> list[str]:
+    """Return why the values are refused, apart from the unreadable fields."""
+    _assign(job, values)
+    try:
+        job.clean_fields(exclude=unreadable)
+    except ValidationError as error:
+        return list(_broken_rules(error, job))
+    return []
 
 
 def _parse(field: FieldFormat, text: str, job: Job) -> Any:
@@ -167,8 +181,7 @@ def _why_not_settable(name: str) -> str:
 
 def _save(job: Job, values: Mapping[FieldFormat, Any], *, is_dry: bool) -> datetime | None:
     """Save the job and return its next occurrence. If ``is_dry``, nothing stays saved."""
-    for field, value in values.items():
-        setattr(job, field.attname, value)
+    _assign(job, values)
     using = alias_for(Job)
     try:
         job.clean_fields()  # stricter than ``save``, for which "a,b" is a list of one tag
@@ -185,6 +198,11 @@ def _save(job: Job, values: Mapping[FieldFormat, Any], *, is_dry: bool) -> datet
     except ValidationError as error:
         _refuse(list(_broken_rules(error, job)))
         raise
+
+
+def _assign(job: Job, values: Mapping[FieldFormat, Any]) -> None:
+    for field, value in values.items():
+        setattr(job, field.attname, value)
 
 
 def _broken_rules(error: ValidationError, job: Job) -> Iterator[str]:

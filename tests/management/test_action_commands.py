@@ -637,6 +637,9 @@ def test_resume_says_that_runs_of_an_unknown_target_fail() -> None:
     assert "Runs fail: Unknown target 'shop.cron.gone'" in gone
     assert "fail" not in fine
     assert paused_jobs() == set()
+    results = document("resume", "gone", "fine")[1]["results"]
+    assert [len(result["cautions"]) for result in results] == [1, 0]
+    assert "shop.cron.gone" in results[0]["cautions"][0]["message"]
 
 
 def test_run_of_a_removed_job_says_that_code_no_longer_declares_it() -> None:
@@ -760,6 +763,15 @@ def test_run_without_waiting_says_what_the_overlap_policy_does_to_it() -> None:
     assert caution not in call("run", "idle", "--no-wait")[1]
     again = call("run", "busy", "--no-wait", "--idempotency-key", "k")[1]
     assert caution not in again, "the unfinished run is the requested one"
+    (shown,) = document("run", "busy", "--no-wait")[1]["cautions"]
+    assert shown["message"].startswith(caution)
+    assert document("run", "idle", "--no-wait")[1]["cautions"] == []
+
+
+def test_json_of_a_watched_run_says_that_a_shadow_executes_nothing() -> None:
+    make_idle_job(name="shaded", target="shadow:tests.app.tasks.fail")
+    (caution,) = document("run", "shaded", "--timeout", "0s")[1]["cautions"]
+    assert f"shaded: {caution['message']}" == SHADED
 
 
 # --- cancel and rerun ---------------------------------------------------------------------------
@@ -930,7 +942,10 @@ def test_delete_of_a_declared_job_says_that_it_comes_back() -> None:
     with targets.isolated_registry():
         cron("@never", name="a")(make_shop)
         lines = call("delete", "a", "b", "renamed")[1].splitlines()
+        make_idle_job(name="a", declared={"schedule": "@never"})
+        (again,) = document("delete", "a")[1]["results"]
     assert ["sync" in line for line in lines] == [True, False, False]
+    assert "sync" in again["cautions"][0]["message"]
 
 
 @pytest.mark.parametrize(("answer", "is_deleted"), [("y", True), ("", False), ("no", False)])
@@ -1194,6 +1209,8 @@ def test_backfill_says_that_its_runs_execute_nothing(target: str, caution: str) 
     assert caution not in call("backfill", "hourly", "3h", "now", "--dry-run")[1]
     Job.objects.update(target=target)
     assert caution in call("backfill", "hourly", "3h", "now", "--dry-run")[1]
+    (shown,) = document("backfill", "hourly", "3h", "now", "--dry-run")[1]["cautions"]
+    assert caution in shown["message"]
     assert caution in call("backfill", "hourly", "3h", "now", "--no-wait")[1]
 
 

@@ -31,6 +31,7 @@ from django_dcron.management.dcron.output import (
     WARNING,
     Output,
     add_json,
+    cautions_document,
     iso,
     time_text,
 )
@@ -94,10 +95,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, job = Output(command, options), find_job(options["job"])
     now = database_now(alias_for(Job))
     planned = _backfill(job, options, now)
+    cautions = backfill_cautions(job) if planned.occurrences else []
     waits = bool(planned.occurrences) and not (options["dry_run"] or options["no_wait"])
     if not output.is_json:
         if options["dry_run"]:
             _print_occurrences(output, job, planned, every=options["verbosity"] > 1)
+        for caution in cautions:
+            output.line(f"{job}: {caution}", WARNING)
         _print(output, job, planned, options["dry_run"])
     ended = None
     if waits:
@@ -105,7 +109,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             _warn_if_nothing_starts(output, job)
         ended = _wait(output, job, planned.occurrences, now)
     if output.is_json:
-        output.json(_document(job, planned, options["dry_run"], ended))
+        document = _document(job, planned, options["dry_run"], ended)
+        output.json(document | {"cautions": cautions_document(*cautions)})
     if waits:
         _report_end(output, job, ended, len(planned.occurrences))
 
@@ -164,8 +169,6 @@ def _print_occurrences(output: Output, job: Job, planned: Backfill, *, every: bo
 
 
 def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
-    for caution in backfill_cautions(job) if planned.occurrences else ():
-        output.line(f"{job}: {caution}", WARNING)
     done = "would be created" if dry_run else "created"
     runs = number_of(len(planned.occurrences), "run")
     output.line(f"{job}: {runs} {done}{_range_text(job, planned)}.")

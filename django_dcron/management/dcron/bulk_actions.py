@@ -23,7 +23,14 @@ from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.job_selection import SelectedRows
-from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
+from django_dcron.management.dcron.output import (
+    BAD,
+    GOOD,
+    QUIET,
+    WARNING,
+    Output,
+    cautions_document,
+)
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Job
 from django_dcron.utils.counts import number_of
@@ -228,7 +235,8 @@ def _apply(plan: Plan[T], batch: Sequence[BulkAction[T]]) -> Sequence[ActionOutc
 
 def _document(action: BulkAction[Any], result: ActionOutcome | Exception) -> dict[str, Any]:
     if isinstance(result, ActionOutcome):
-        return {**action.identity, "done": True, **result.fields}
+        cautions = cautions_document(result.caution)
+        return {**action.identity, "done": True, **result.fields, "cautions": cautions}
     return {**action.identity, "done": False, "error": str(result)}
 
 

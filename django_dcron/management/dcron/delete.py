@@ -26,6 +26,9 @@ EXAMPLES = """
 delete nightly-report
 delete shop/import-orders --erase --yes
 """
+COMES_BACK = (
+    "Code declares the job, so the next sync creates it again. Remove its @cron, or pause the job."
+)
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -53,6 +56,4 @@ def _delete(job: Job, *, erase: bool) -> ActionOutcome:
     is_declared = sync.is_still_declared(job)
     control.delete(job, expected_version=job.version, erase=erase)
     text = "deleted with its history" if erase else "deleted; its finished runs stay"
-    if is_declared:
-        text += "; code declares it, so the next sync creates it again (remove @cron, or pause it)"
-    return ActionOutcome(text, {"erased": erase})
+    return ActionOutcome(text, {"erased": erase}, COMES_BACK if is_declared else "")

@@ -24,8 +24,13 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.history import run_document
 from django_dcron.management.dcron.job_selection import SelectedRows, add_selection, select
 from django_dcron.management.dcron.lookup import find_job
-from django_dcron.management.dcron.output import GOOD, WARNING, Output, add_json
-from django_dcron.management.dcron.run_absence import Absence
+from django_dcron.management.dcron.output import (
+    GOOD,
+    WARNING,
+    Output,
+    add_json,
+    cautions_document,
+)
 from django_dcron.management.dcron.run_watch import ABSENCE_TIMEOUT, WatchResult, watch_run
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State
@@ -96,7 +101,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     created = _trigger(job, options)
     watched = _show_and_watch(output, created, timeout, caution, waits=waits)
     if output.is_json:
-        _write(output, watched.run, watched.absence)
+        _write(output, watched, caution or shadow_caution(job.target))
     if waits:
         _report_end(output, watched)
 
@@ -215,5 +220,6 @@ def _json(option: str, text: str | None, kind: type, allowed: str) -> Any:
     return value
 
 
-def _write(output: Output, run: Run, absence: Absence | None) -> None:
-    output.json({"version": 1, "run": run_document(run), "missing": absence})
+def _write(output: Output, watched: WatchResult, caution: str) -> None:
+    document = {"run": run_document(watched.run), "missing": watched.absence}
+    output.json({"version": 1, **document, "cautions": cautions_document(caution)})

@@ -99,8 +99,11 @@ def test_history_is_paginated_by_limit_and_time() -> None:
     assert ids("--since", "2026-12-01T09:03") == newest[:2], "included"
     out = call("history", "report", "-n", "2").out
     assert "--until 2026-12-01T09:03:00+00:00" in out
-    assert call("history", "report", "-n", "2", "--json").json["more"] is True
-    assert call("history", "report", "-n", "5", "--json").json["more"] is False
+    cut = call("history", "report", "-n", "2", "--json").json
+    assert (cut["more"], cut["continue_until"]) == (True, "2026-12-01T09:03:00Z")
+    assert ids("--until", cut["continue_until"]) == newest[2:]
+    complete = call("history", "report", "-n", "5", "--json").json
+    assert (complete["more"], complete["continue_until"]) == (False, None)
 
 
 def test_time_of_day_is_the_last_one_in_the_zone_of_the_site(settings: Settings) -> None:
@@ -146,9 +149,11 @@ def test_next_page_of_a_search_by_state_begins_at_the_last_run_examined(
     for job, until in ((("report",), "09:01:00"), ((), "09:01:01")):
         out = call("history", *job, "--state", "failed").out
         assert out.endswith(f"use --until 2026-12-01T{until}+00:00\n")
+        document = call("history", *job, "--state", "failed", "--json").json
+        assert document["continue_until"] == f"2026-12-01T{until}Z"
     Run.objects.update(state="failed")
     cut = call("history", "report", "--state", "failed", "-n", "1").out
-    assert "--until 2026-12-01T09:02:00+00:00 or a higher --limit" in cut
+    assert cut.endswith("use --until 2026-12-01T09:02:00+00:00\n")
 
 
 def test_search_by_state_within_one_second_names_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +164,7 @@ def test_search_by_state_within_one_second_names_no_option(monkeypatch: pytest.M
     out = call("history", "--state", "failed").out
     assert "There may be older runs" in out
     assert not re.search("--until|--limit", out)
+    assert call("history", "--state", "failed", "--json").json["continue_until"] is None
 
 
 def test_number_of_queries_is_constant() -> None:

@@ -150,6 +150,7 @@ def _show_runs(out: Output, job: Job | None, options: dict[str, Any]) -> None:
                 else None,
                 "runs": [run_document(run) for run in page.runs],
                 "more": page.more,
+                "continue_until": iso(_continue_until(page, one_job=job is not None)),
             }
         )
         return
@@ -176,23 +177,24 @@ def _show_table(out: Output, page: RunHistory, *, names_job: bool) -> None:
 
 
 def _older_runs_text(page: RunHistory, *, one_job: bool) -> str:
-    newest, oldest = page.searched or (page.runs[0].scheduled_at, page.runs[-1].scheduled_at)
-    until = _until(newest, oldest, one_job=one_job)
-    options = [f"--until {timezone.localtime(until).isoformat()}"] if until else []
-    if not page.searched:  # otherwise, the limit wasn't reached
-        options.append("a higher --limit")
-    if not options:
+    until = _continue_until(page, one_job=one_job)
+    if until is not None:
+        # No full stop after a time, so that it can be copied.
+        return f"There may be older runs: use --until {timezone.localtime(until).isoformat()}"
+    if page.searched:  # A higher limit wouldn't help: the search didn't reach it.
         return "There may be older runs."
-    # No full stop after a time, so that it can be copied.
-    return f"There may be older runs: use {' or '.join(options)}{'' if page.searched else '.'}"
+    return "There may be older runs: use a higher --limit."
 
 
-def _until(newest: datetime, oldest: datetime, *, one_job: bool) -> datetime | None:
+def _continue_until(page: RunHistory, *, one_job: bool) -> datetime | None:
     """Return the end of the range in which older runs are listed next.
 
     Other jobs may have more runs in the second of the oldest run, so that the range includes it.
-    Returns None if the newest run is in this second, too.
+    Returns None if there are no older runs, or if the newest run is in this second, too.
     """
+    if not page.more:
+        return None
+    newest, oldest = page.searched or (page.runs[0].scheduled_at, page.runs[-1].scheduled_at)
     if one_job:
         return oldest
     end = oldest.replace(microsecond=0) + SECOND

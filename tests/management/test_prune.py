@@ -9,6 +9,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
+from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.models import Job, Run
 from django_dcron.runs import retention
@@ -81,7 +82,14 @@ def test_invalid_arguments_delete_nothing(nightly: Job) -> None:
         2,
         "Job names can't be combined with --namespace.",
     )
+    assert call("--namespace", "defualt")[0] == 2
     assert Run.objects.count() == 3
+
+
+def test_namespace_of_deleted_jobs_only_is_known(nightly: Job) -> None:
+    control.delete(nightly)
+    Job.objects.all().delete()
+    assert call("--namespace", "default", "--dry-run")[0] == 0
 
 
 def test_locked_rows_are_reported(nightly: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_short_range_is_shown_by_minutes_and_empty_selection_as_text() -> None:
     rows = [line.split() for line in out.splitlines()]
     assert ["2083-06-07", "06:02", "1", "1", "1", "#" * 24] in rows
     assert ["2083-06-07", "06:03", "0", "0", "0"] in rows
-    assert "0 occurrences of 0 of them" in call("simulate", "--namespace", "nobody's").out
+    assert "0 occurrences of 0 of them" in call("simulate", "--search", "nobody's").out
 
 
 @pytest.mark.django_db
@@ -215,9 +215,11 @@ def test_json_contains_occurrences_per_minute() -> None:
         (["--from", "+1d", "--until", "now"], "must be before --until"),
         (["--until", "+8d"], "7 days"),
         (["--until", "noon"], "--until 'noon'"),
+        (["--namespace", "shp"], "'shp' has neither jobs nor nodes. Did you mean 'shop'?"),
     ],
 )
-def test_simulate_rejects_invalid_range(arguments: list[str], message: str) -> None:
+def test_simulate_rejects_invalid_options(arguments: list[str], message: str) -> None:
+    make_job(namespace="shop")
     code, out, err = call("simulate", *arguments)
     assert (code, out) == (2, "")
     assert message in err

@@ -29,15 +29,15 @@ from django_dcron.diagnosis.doctor.report import Report, examine
 from django_dcron.diagnosis.doctor.window import Window, format_moment
 from django_dcron.locks import Lock, get_lock
 from django_dcron.management.dcron import option_values
-from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.exits import negative_result
+from django_dcron.management.dcron.lookup import require_namespace
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import Output, add_json
-from django_dcron.models import Job, Node
+from django_dcron.models import Job
 from django_dcron.policies.health.facts import NamedCount
 from django_dcron.policies.health.problems import Severity
 from django_dcron.utils.control_characters import escape_control_characters
 from django_dcron.utils.counts import number_of
-from django_dcron.utils.suggestions import did_you_mean
 from django_dcron.utils.time_format import format_duration
 
 HELP = (
@@ -159,30 +159,8 @@ def _window(options: dict[str, Any]) -> Window:
     if options["until"] is not None:
         until = min(option_values.parse_past_time("--until", options["until"], now, zone), now)
     option_values.require_before(since, until)
-    _check_namespace(options["namespace"])
+    require_namespace(options["namespace"])
     return Window(since, until, now, options["namespace"], occurrences_per_job=options["limit"])
-
-
-def _check_namespace(namespace: str) -> None:
-    """Refuse a namespace that has neither jobs nor nodes, because its report would be healthy."""
-    if not namespace:
-        return
-    existing = sorted(
-        {
-            *Job.objects.using(alias_for(Job))
-            .order_by()
-            .values_list("namespace", flat=True)
-            .distinct(),
-            *Node.objects.using(alias_for(Node)).values_list("namespace", flat=True),
-        }
-        - {""}
-    )
-    if namespace not in existing:
-        raise usage_error(
-            f"--namespace {namespace!r} has neither jobs nor nodes."
-            f"{did_you_mean(namespace, existing)} Namespaces with jobs or nodes: "
-            f"{', '.join(existing) or 'none'}."
-        )
 
 
 def _print(command: BaseCommand, report: Report, verbosity: int) -> None:

@@ -1,4 +1,4 @@
-"""Find the job or run named on the command line."""
+"""Find the job, run or namespace named on the command line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import DEFAULT_NAMESPACE
 from django_dcron.diagnosis.run_ids import id_range
 from django_dcron.management.dcron.exits import usage_error
-from django_dcron.models import Job, Run
+from django_dcron.models import Job, Node, Run
 from django_dcron.models.job import JobQuerySet
 from django_dcron.targets import declarations
-from django_dcron.utils.suggestions import similar_names
+from django_dcron.utils.suggestions import did_you_mean, similar_names
 
 JOB_HELP = "job: NAME, NAMESPACE/NAME or its number"
 RUN_HELP = "run: its id or at least the first 8 characters"
@@ -90,6 +90,25 @@ def find_job_or_run(text: str) -> Job | Run:
                 f"{text!r} is too short for a run id (at least {SHORTEST_ID} characters). {error}"
             ) from None
     return find_run(text)
+
+
+def require_namespace(namespace: str, *, with_deleted: bool = False) -> None:
+    """Raise ``CommandError`` for a namespace that has neither jobs nor nodes. Empty is allowed.
+
+    A command about nothing would succeed, although the namespace is probably a typo.
+    """
+    if not namespace:
+        return
+    manager = Job.with_deleted if with_deleted else Job.objects
+    jobs, nodes = manager.using(alias_for(Job)).order_by(), Node.objects.using(alias_for(Node))
+    of_jobs = jobs.values_list("namespace", flat=True).distinct()
+    existing = sorted({*of_jobs, *nodes.values_list("namespace", flat=True)} - {""})
+    if namespace not in existing:
+        raise usage_error(
+            f"--namespace {namespace!r} has neither jobs nor nodes."
+            f"{did_you_mean(namespace, existing)} Namespaces with jobs or nodes: "
+            f"{', '.join(existing) or 'none'}."
+        )
 
 
 def _runs_of_job(text: str) -> str:

@@ -7,7 +7,7 @@ Exit codes:
 
 - 0: success, or nothing to do.
 - 1: some jobs were blocked, and their old runs remain for now.
-- 2: the request can't be processed (unknown job, no database).
+- 2: the request can't be processed (unknown job or namespace, no database).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.jobs.audit.retention import prune_audit_log
 from django_dcron.jobs.definition_retention import prune_definitions
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.lookup import JOB_HELP, find_job
+from django_dcron.management.dcron.lookup import JOB_HELP, find_job, require_namespace
 from django_dcron.management.dcron.output import WARNING, Output, add_json
 from django_dcron.models import Job
 from django_dcron.runs import retention
@@ -59,6 +59,7 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["jobs"] and options["namespace"]:
         raise usage_error("Job names can't be combined with --namespace.")
+    require_namespace(options["namespace"], with_deleted=True)
     # Resolve all names before anything is deleted.
     named = [find_job(text, with_deleted=True) for text in options["jobs"]]
     out, dry_run = Output(command, options), options["dry_run"]

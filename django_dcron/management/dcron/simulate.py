@@ -21,6 +21,7 @@ from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.diagnosis.simulation import LONGEST, FullMinute, Simulation, simulate
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import usage_error
+from django_dcron.management.dcron.lookup import require_namespace
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
     QUIET,
@@ -96,6 +97,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         raise usage_error(
             f"--from {iso(since)} --until {iso(until)}: the maximum is {LONGEST.days} days."
         )
+    require_namespace(options["namespace"])
     selection = JobSelection(options["namespace"], options["search"])
     found = simulate(since, until, selection, options["top"])
     if out.is_json:

@@ -18,6 +18,7 @@ from django_dcron.dispatch import best_effort
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing
 from django_dcron.jobs.attempt_end import declare_lost, end_attempt
+from django_dcron.jobs.definitions import record_definition
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.retry import Failure, FailureClass
@@ -499,6 +500,16 @@ def test_why_names_the_lists_of_exceptions_only_if_the_job_has_any() -> None:
         if sentence.code == "not_retried"
     ]
     assert "retry_on" not in text
+
+
+def test_why_expects_no_attempt_that_the_job_allows_only_since_the_failure() -> None:
+    run = running(max_attempts=1)
+    record_definition(run.job, attempt_of(run).pk)
+    assert end_attempt(run, 1, Ending(Outcome.FAILED, Failure(FailureClass.PERMANENT)))
+    run.job.max_attempts = 3
+    codes = [sentence.code for sentence in run_sentences(reread(run), run.job, run.due_at, str)]
+    assert "failed" in codes
+    assert "not_retried" not in codes
 
 
 def test_long_reason_is_truncated() -> None:

@@ -1,4 +1,4 @@
-"""Describe in words what happened to a run, from its row."""
+"""Describe in words what happened to a run, from its row and the definition that it used."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.run_durations import ended_before_next_attempt
 from django_dcron.diagnosis.why.sentence import Sentence
-from django_dcron.models import Job, Run
+from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.utils.time_format import format_duration
 
@@ -46,7 +47,7 @@ def run_sentences(run: Run, job: Job, now: datetime, at: FormatTime) -> Iterator
             "The run took %(count)d attempt.", "The run took %(count)d attempts.", run.attempt
         )
         yield Sentence("attempts", text, count=run.attempt)
-    if state is State.FAILED and run.started_at and run.attempt < job.max_attempts:
+    if state is State.FAILED and run.started_at and _allowed_another_attempt(run, job):
         may_be_listed = job.retry_on or job.never_retry_on
         text = (
             _(
@@ -67,6 +68,15 @@ def run_sentences(run: Run, job: Job, now: datetime, at: FormatTime) -> Iterator
             run.missed_before,
         )
         yield Sentence("counts_missed", text, count=run.missed_before, since=at(run.missed_from))
+
+
+def _allowed_another_attempt(run: Run, job: Job) -> bool:
+    """Return whether the job allows another attempt, and did so when the last one started."""
+    if run.attempt >= job.max_attempts:
+        return False
+    attempts = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, number=run.attempt)
+    used = attempts.values_list("definition__content", flat=True).first()
+    return used is None or run.attempt < used["max_attempts"]
 
 
 def late_claim_sentence(run: Run, at: FormatTime) -> Sentence:

@@ -14,6 +14,7 @@ from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.diagnosis.simulation import LONGEST, Simulation, simulate
 from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.schedules.load import RealHours
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import Timetable
@@ -165,6 +166,8 @@ def test_short_range_is_shown_by_minutes_and_empty_selection_as_text() -> None:
 def test_paused_jobs_of_the_selection_are_counted_separately() -> None:
     make_job(name="import", schedule="*/2 * * * *", enabled=False)
     make_job(name="other", namespace="shop", schedule="*/2 * * * *", enabled=False)
+    finished = make_job(name="finished", namespace="shop", enabled=False)
+    Job.objects.filter(pk=finished.pk).update(pause_reason=EXHAUSTED)
     out = call("simulate", "--namespace", "shop").out
     assert "0 jobs; 0 occurrences" in out
     assert "not counting 1 paused job\n" in out

@@ -184,7 +184,8 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
         )
     if planned.continue_from:
         start = planned.continue_from.astimezone(schedule_zone_of(job)).isoformat()
-        output.line(f"There may be more. To continue, use START {start}.", WARNING)
+        # No full stop after a time, so that it can be copied.
+        output.line(f"There may be more. To continue, use START {start}", WARNING)
 
 
 def _range_text(job: Job, planned: Backfill) -> str:

@@ -35,6 +35,7 @@ from django_dcron.management.dcron.output import (
     time_text,
 )
 from django_dcron.models import Job
+from django_dcron.models.job_states import IS_PAUSED
 from django_dcron.schedules.crowding import CrowdedMinute
 from django_dcron.utils.counts import number_of
 
@@ -103,7 +104,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if out.is_json:
         out.json(_document(found, options["top"]))
     else:
-        paused = Job.objects.using(alias_for(Job)).filter(enabled=False, **selection.lookups())
+        paused = Job.objects.using(alias_for(Job)).filter(IS_PAUSED, **selection.lookups())
         _print(out, found, paused.count(), options["top"])
 
 

@@ -1106,6 +1106,11 @@ def test_backfill_with_no_wait_returns_at_once() -> None:
     assert len(shown["occurrences"]) == Run.objects.filter(state="waiting").count() == 3
     assert shown["ended"] is None
     assert all(occurrence.endswith(":30:00Z") for occurrence in shown["occurrences"])
+    control.pause(Job.objects.get())
+    code, message = call("backfill", "hourly", "6h", "now", "--no-wait")
+    assert code == 0
+    assert "The job is paused: the runs start when it is resumed." in message
+    assert "No node that serves the job is running" in message
 
 
 @pytest.mark.parametrize(

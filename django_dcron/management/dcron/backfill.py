@@ -103,10 +103,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         for caution in cautions:
             output.line(f"{job}: {caution}", WARNING)
         _print(output, job, planned, options["dry_run"])
+        if planned.occurrences and not options["dry_run"]:
+            _warn_if_nothing_starts(output, job)
     ended = None
     if waits:
-        if not output.is_json:
-            _warn_if_nothing_starts(output, job)
         ended = _wait(output, job, planned.occurrences, now)
     if output.is_json:
         document = _document(job, planned, options["dry_run"], ended)

@@ -430,7 +430,8 @@ def test_conflict_with_an_imported_job_names_its_source() -> None:
     with code():
         (line,) = synced()
         assert line.startswith("conflict report ")
-        assert "redbeat" in line
+        assert "imported from redbeat" in line
+        assert "if redbeat still has" in line, "after a migration, it may be uninstalled"
         the_job().delete()
         assert synced()[0].startswith("create report ")
 

@@ -137,7 +137,8 @@ def _compare(
         ]
     why = (
         f"the job with this name was imported from {job.import_source}; to declare it in code "
-        f"instead, remove its entry in {job.import_source}, delete the job, and sync again"
+        f"instead, delete the job and sync again; if {job.import_source} still has its entry, "
+        "remove it there first"
         if job.import_source
         else "a job with this name was created by a person; delete or rename one of the two"
     )

@@ -316,11 +316,13 @@ def _warn_of_paused_jobs(out: Output, source: str, paused_here: Sequence[Job]) -
 def _warn_of_edited_jobs(out: Output, source: str, planned: Sequence[Handback]) -> None:
     for each in planned:
         if each.edited:
-            texts = [
-                "{}: {} here, {} there".format(name, *change_texts(name, here, there))
-                for name, (here, there) in each.edited.items()
-            ]
+            texts = [_edit_text(name, here, there) for name, (here, there) in each.edited.items()]
             out.line(f"! {each.job} differs from {source}: {'; '.join(texts)}", WARNING)
+
+
+def _edit_text(name: str, here: Any, there: Any) -> str:
+    there_text, here_text = change_texts(name, there, here)  # marks the secrets of the job
+    return f"{name}: {here_text} here, {there_text} there"
 
 
 def _show_handback_result(

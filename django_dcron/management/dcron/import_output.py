@@ -178,7 +178,7 @@ def _show_plan(out: ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
     for detail in details:
         out.line(f"{verb} {plan} {detail}", STYLES.get(plan.outcome, ""))
     for name, (here, there) in plan.kept.items():
-        here_text, there_text = change_texts(name, here, there)
+        there_text, here_text = change_texts(name, there, here)  # marks the secrets of the job
         out.line(
             f"kept {plan} {name}: {here_text} ({_why_kept(name)}; source: {there_text})",
             STYLES[ImportOutcome.KEPT],

@@ -1,5 +1,6 @@
 """Test the handover from the real django-celery-beat and back, without gaps or extra runs."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import AuditEntry, Cursor, Job, Node, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.schedule import parse_schedule
+from django_dcron.targets.redaction import CHANGED_MASK, MASK
 from django_dcron.testing import run_due, set_clock
 from tests.celery_app import app
 from tests.contrib.importers.beat_rows import Window, clocked, fill
@@ -392,6 +394,20 @@ def test_jobs_that_were_edited_here_are_listed_when_handed_back() -> None:
         "target": ["target"],
         "queue": ["queue"],
     }
+
+
+def test_secret_that_was_edited_here_is_marked_on_the_side_of_the_job() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    crontab_row(minute="0", hour="4")
+    PeriodicTask.objects.update(kwargs='{"token": "old"}')
+    call("import", SOURCE, "--apply")
+    Job.objects.update(kwargs={"token": "new"})
+    here, there = (json.dumps({"token": mask}) for mask in (CHANGED_MASK, MASK))
+    assert f"kwargs: {here} here, {there} there\n" in call("handover", SOURCE, "--back").out
+    (kept,) = [line for line in call("import", SOURCE).out.splitlines() if "kept a" in line]
+    assert f"kwargs: {here} (" in kept
+    assert f"source: {there})" in kept
 
 
 def test_later_run_in_the_source_is_kept() -> None:

@@ -15,7 +15,12 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import IntegrityError, OperationalError, transaction
 
 from django_dcron import control
-from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, EntryPlan, ImportOutcome
+from django_dcron.contrib.importers.entry_plans import (
+    ARRIVED_PAUSED,
+    EntryPlan,
+    ImportOutcome,
+    awaits_handover,
+)
 from django_dcron.contrib.importers.source_contents import unexpected_error_text
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
@@ -23,11 +28,13 @@ from django_dcron.db.updates import update_each
 from django_dcron.exceptions import BulkSaveError, Conflict
 from django_dcron.jobs.batching import REFUSALS
 from django_dcron.jobs.locking import lock_all
+from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.chains import in_dependency_order, split_label
 from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.targets.shadow import is_shadow
 
 CHANGED_MEANWHILE = "changed or deleted by someone else during the import; run the import again"
 CREATED_MEANWHILE = "created by someone else during the import; run the import again"
@@ -181,23 +188,28 @@ def _is_running_shadow(plan: EntryPlan) -> bool:
 def _begin_after_the_source(pairs: Sequence[tuple[EntryPlan, Job]]) -> None:
     """Save the jobs that start now, as if they had been paused until the source's last run.
 
-    The end of a pause is where the occurrences of a job begin to count.
+    The end of a pause is where the occurrences of a job begin to count. If the entry was retimed
+    after its import, the new times count, because the source ran these.
     """
     starting = [
         (plan, job)
         for plan, job in pairs
         if plan.ran_until is not None and not _is_running_shadow(plan)
     ]
-    paused_jobs = [_paused_until(plan.existing or job, plan.ran_until) for plan, job in starting]
+    definitions = [_definition_until_start(plan, job) for plan, job in starting]
+    paused_jobs = [
+        _paused_until(definition, plan.ran_until)
+        for definition, (plan, _job) in zip(definitions, starting, strict=True)
+    ]
     control.save_many(paused_jobs)
-    # A job that has never run here may be newer than the source's last run.
+    # A job that has never run here, or its times, may be newer than the source's last run.
     begins: dict[int, datetime] = {}
-    for (plan, job), paused in zip(starting, paused_jobs, strict=True):
+    for (plan, job), definition, paused in zip(starting, definitions, paused_jobs, strict=True):
         if plan.existing is None:
             vars(job).update(vars(paused), enabled=True, pause_reason="")
         job.version = paused.version
-        is_new = plan.existing is None or plan.existing.pause_reason == ARRIVED_PAUSED
-        if plan.ran_until is not None and is_new:
+        is_newer = definition is job or definition.pause_reason == ARRIVED_PAUSED
+        if plan.ran_until is not None and is_newer:
             begins[job.pk] = plan.ran_until
     cursors = Cursor.objects.using(alias_for(Cursor))
     late = [each for each in cursors.filter(pk__in=begins) if each.placed_at > begins[each.pk]]
@@ -205,6 +217,18 @@ def _begin_after_the_source(pairs: Sequence[tuple[EntryPlan, Job]]) -> None:
         cursor.placed_at = begins[cursor.pk]
     if late:
         update_each(cursors.all(), late, [Cursor._meta.get_field("placed_at")])
+
+
+def _definition_until_start(plan: EntryPlan, job: Job) -> Job:
+    """Return the job whose occurrences since the source's last run count, as it is now or will be.
+
+    A job that has done the work of its entry keeps its own times until now.
+    """
+    before = plan.existing
+    if before is None:
+        return job
+    has_waited = awaits_handover(before) or is_shadow(before.target)
+    return job if has_waited and is_retimed(before, job) else before
 
 
 def _begins_at_next_due(plan: EntryPlan) -> bool:

@@ -728,6 +728,47 @@ def test_paused_job_whose_refused_entry_is_disabled_there_is_not_reported_as_ena
     assert [job["name"] for job in shown["paused_here"]] == ["enabled"]
 
 
+@pytest.mark.parametrize("mode", ["--disabled", "--shadow"])
+def test_one_off_whose_time_passes_before_the_handover_runs_only_at_a_later_time(mode: str) -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    with set_clock(datetime(2027, 1, 1, 12, tzinfo=UTC)) as clock:
+        fields = clocked(clock.now() + 10 * MINUTE)
+        row = PeriodicTask.objects.create(name="once", task="tests.app.tasks.echo", **fields)
+        assert call("import", SOURCE, "--apply", mode).code == 0
+        clock.advance(10.5 * MINUTE)
+        if mode == "--shadow":
+            assert [run.state for run in run_due()] == [State.SUCCEEDED]
+        refused = call("handover", SOURCE, "--apply")
+        assert (refused.code, "refused once " in refused.out) == (1, True)
+
+        later = clock.now() + 10 * MINUTE
+        row.clocked.clocked_time = later
+        row.clocked.save()
+        assert call("handover", SOURCE, "--apply").code == 0
+        job = Job.objects.get()
+        assert (job.target, job.cursor.next_at) == ("tests.app.tasks.echo", later)
+        assert run_due() == []
+        assert [run.scheduled_at for run in run_due(later)] == [later]
+
+
+def test_row_that_was_retimed_after_its_import_has_no_run_at_its_old_time() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    with set_clock(datetime(2027, 1, 1, 12, tzinfo=UTC)) as clock:
+        crontab_row("a", minute="0", hour="3")
+        assert call("import", SOURCE, "--apply", "--disabled").code == 0
+        retimed = crontab_row("other", minute="0", hour="5")
+        PeriodicTask.objects.filter(name="a").update(
+            crontab=retimed.crontab, last_run_at=clock.now() - timedelta(hours=7)
+        )
+        retimed.delete()
+        clock.advance(timedelta(hours=16))
+        assert call("handover", SOURCE, "--apply").code == 0
+        assert not Run.objects.exists()
+        assert Job.objects.get().cursor.next_at == datetime(2027, 1, 2, 5, tzinfo=UTC)
+
+
 def test_audit_log_names_the_handover_as_the_reason_of_its_pause() -> None:
     crontab_row("a")
     call("import", SOURCE, "--apply", "--disabled")

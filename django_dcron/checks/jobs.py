@@ -110,7 +110,7 @@ def _queue_problems(job: Any) -> Iterator[CheckMessage]:
     except InvalidValue as error:
         yield Warning(
             f"Job {job} can't be saved: {error}",
-            hint="Correct the job's queue, or add the queue to DCRON_QUEUES.",
+            hint="Correct the job's queue, or the setting that the message names.",
             id="django_dcron.W012",
         )
 

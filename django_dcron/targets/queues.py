@@ -45,14 +45,16 @@ def check_queue(name: str) -> None:
         )
     allowed = allowed_queues()
     if allowed is not None and not any(fnmatchcase(name, pattern) for pattern in allowed):
+        is_of_backend = settings.QUEUES is None and settings.DISPATCHER == "tasks"
         raise InvalidValue(
             "queue",
             _(
-                "“%(name)s” isn't one of the project's queues (allowed: %(allowed)s). To "
-                "allow it, add it to DCRON_QUEUES."
+                "“%(name)s” isn't one of the project's queues (allowed: %(allowed)s). To allow it, "
+                "list it in %(setting)s, together with all other queues that jobs use."
             ),
             name=name,
             allowed=_join_names(allowed),
+            setting="TASKS" if is_of_backend else "DCRON_QUEUES",
             code="unknown_queue",
         )
 

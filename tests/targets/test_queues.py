@@ -75,7 +75,8 @@ def test_only_the_default_queue_is_allowed_if_no_queues_are_declared(app: Celery
     targets.check_queue("")
     error = refused("reports")
     assert (error.code, error.params["allowed"]) == ("unknown_queue", "shop")
-    assert "DCRON_QUEUES" in str(error)
+    assert error.params["setting"] == "DCRON_QUEUES"
+    assert "all other queues" in str(error), "the setting replaces the declared queues"
 
 
 def test_queues_declared_in_celery_are_allowed(app: Celery) -> None:
@@ -121,6 +122,7 @@ def test_django_tasks_dispatcher_allows_the_queues_of_the_backend(settings: Sett
     settings.DCRON_QUEUES = None
     settings.DCRON_DISPATCHER = "tasks"
     assert targets.allowed_queues() == ["default", "poison", "reports"]
+    assert refused("slow").params["setting"] == "TASKS"
 
 
 def test_error_shows_at_most_ten_allowed_queues(settings: Settings) -> None:

@@ -39,6 +39,8 @@ _BEFORE_COMMAND = re.compile(
 """One of the words that may precede a command, such as the interpreter of a script."""
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
 _TIME_FIELD = re.compile(r"[\d*/,-]+")
+_LEGEND = re.compile(r"[|┌│└]|[.+]-|m(?:in\w*)?\s+h(?:our\w*)?\s+(?:dom|day)", re.IGNORECASE)
+"""The beginning of a comment that names the time fields, as in the templates of crontabs."""
 OWN_VARIABLES = {
     "SHELL",
     "MAILTO",
@@ -95,15 +97,13 @@ def read_lines(
     """
     read_call = reduced_call if without_shell else plain_call
     variables: dict[str, str] = {}
-    comment: list[str] = []
+    comments: list[list[str]] = [[]]
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.strip()
         if line.startswith("#"):
-            text = line.lstrip("# ").rstrip()
-            if not _is_disabled_line(text, system):
-                comment.append(text)
+            _add_comment(comments, line.lstrip("# ").rstrip(), system)
             continue
-        description, comment = "\n".join(filter(None, comment)), []
+        description, comments = "\n".join(next(filter(None, reversed(comments)), [])), [[]]
         if not line:
             continue
         if (variable := _variable(line)) is not None:
@@ -134,6 +134,19 @@ def read_lines(
             call=read_call(command, environment),
             called_command=called_command(command),
         )
+
+
+def _add_comment(blocks: list[list[str]], comment: str, system: bool) -> None:
+    """Add a comment to the last block above a line. The last block that isn't empty describes it.
+
+    A disabled line ends a block: a comment below it doesn't belong to the comments above it.
+    """
+    if _LEGEND.match(comment):
+        blocks[:] = [[]]
+    elif _is_disabled_line(comment, system):
+        blocks.append([])
+    elif comment:
+        blocks[-1].append(comment)
 
 
 def _why_invalid(line: str, system: bool) -> str:

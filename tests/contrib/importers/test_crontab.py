@@ -92,6 +92,40 @@ def test_commented_out_line_is_not_a_description() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("comments", "description"),
+    [
+        ("# Newsletter.\n#0 8 * * 1 newsletter\n# Invoices.\n", "Invoices."),
+        (
+            "# For example, you can run a backup at 5 a.m. every week with:\n"
+            "# 0 5 * * 1 tar -zcf /var/backups/home.tgz /home/\n"
+            "#\n"
+            "# For more information see the manual pages of crontab(5) and cron(8)\n"
+            "#\n"
+            "# m h  dom mon dow   command\n",
+            "",
+        ),
+        (
+            "# Example of job definition:\n"
+            "# .---------------- minute (0 - 59)\n"
+            "# |  .------------- hour (0 - 23)\n"
+            "# |  |  |  |  |\n"
+            "# *  *  *  *  * user-name  command to be executed\n",
+            "",
+        ),
+        (
+            "# ┌───────────── minute (0 - 59)\n# │ ┌───────────── hour (0 - 23)\n# Nightly.\n",
+            "Nightly.",
+        ),
+        ("# |     +----------- hour (0 - 23)\n# +------------- min (0 - 59)\n", ""),
+    ],
+)
+def test_comments_of_templates_and_disabled_lines_describe_no_job(
+    comments: str, description: str
+) -> None:
+    assert only(f"{comments}30 4 * * * new\n").values["description"] == description
+
+
 def test_line_is_identified_by_its_command_and_file() -> None:
     contents = crontab.read("30 3 * * * old\n", "UTC", path="/etc/crontab")
     changed = crontab.read("@daily old\n30 3 * * * old --all\n", "UTC", path="/etc/crontab")

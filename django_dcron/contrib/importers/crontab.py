@@ -14,7 +14,9 @@ Invariants:
 
 from __future__ import annotations
 
+import pwd
 import re
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
@@ -82,6 +84,8 @@ def read(
             contents.shell[shell_name] = line.argv
     _suggest_commands(contents, imported, shell_names)
     _warn_about_values(contents, imported)
+    if not system:
+        _warn_about_users(contents, lines)
     if not all(line.states_timezone for line in lines):
         other = " To use another one, pass --timezone." if zone_is_default else ""
         contents.notes.append(f"Times without CRON_TZ are in the time zone {timezone}.{other}")
@@ -138,6 +142,26 @@ def _warn_about_values(contents: SourceContents, lines: list[CrontabLine]) -> No
             f"DCRON_SHELL below contains the values of {', '.join(sorted(masked))}. If they are "
             "secret, read them from os.environ there."
         )
+
+
+def _warn_about_users(contents: SourceContents, lines: list[CrontabLine]) -> None:
+    """Warn if commands begin with a user, as each line of a system crontab does."""
+    words = {line.command.split(maxsplit=1)[0] for line in lines if line.command.strip()}
+    users = sorted(filter(_is_user, words))
+    if users:
+        contents.notes.append(
+            f"Commands begin with the name of a user: {', '.join(users)}. If each line names its "
+            "user, as in /etc/cron.d, use --format system-crontab."
+        )
+
+
+def _is_user(word: str) -> bool:
+    """Return whether the word is a user of this machine, and not a program."""
+    try:
+        pwd.getpwnam(word)
+    except (KeyError, ValueError):  # a word with a NUL character
+        return False
+    return shutil.which(word) is None
 
 
 def _shell_names(

@@ -254,6 +254,15 @@ def test_user_field_of_a_system_crontab_is_reported() -> None:
     assert "user root" in found.warnings[0]
 
 
+def test_line_that_names_a_user_needs_the_format_of_system_crontabs() -> None:
+    text = "17 * * * * root cd /srv && ./import.sh\n"
+    (note,) = [note for note in read(text).notes if "user" in note]
+    assert "root" in note
+    assert "--format system-crontab" in note
+    assert not any("--format" in note for note in read(text, system=True).notes)
+    assert not any("--format" in note for note in read(USER_CRONTAB).notes)
+
+
 @pytest.mark.parametrize(
     ("path", "form"),
     [

@@ -25,9 +25,11 @@ from django_dcron.contrib.importers.schedule_fields import (
     zone_name,
 )
 from django_dcron.contrib.importers.source_contents import (
+    EntryOmitted,
     EntryRefused,
     RowReader,
     SourceContents,
+    SourceProblem,
     SourceRuns,
     Warn,
     check_json,
@@ -68,6 +70,12 @@ FIELDS: dict[str, FieldKind] = {
 }
 RENAMED = {"day": "day_of_month"}
 LAST_WEEK = 53
+WEEKS_NOT_EXPRESSIBLE = (
+    "schedules can't select weeks of the year; for every second week, use @rrule with "
+    "FREQ=WEEKLY;INTERVAL=2"
+)
+CLEANUP = "delete_old_job_executions"
+"""The function in the README of django-apscheduler that projects copy."""
 OTHER_STORES = (
     "Of APScheduler's stores, only the Django store (django-apscheduler) can be imported. Declare "
     "the jobs of other stores with @cron."
@@ -77,7 +85,10 @@ REGISTER_SECTION = "how-to/migrate.md#register-apschedulers-functions"
 
 
 def read(now: datetime) -> SourceContents:
-    rows = rows_of("django_apscheduler", "DjangoJob", "django-apscheduler").order_by("pk")
+    try:
+        rows = rows_of("django_apscheduler", "DjangoJob", "django-apscheduler").order_by("pk")
+    except SourceProblem as error:
+        raise SourceProblem(with_link(f"{error} {OTHER_STORES}", STORE_SECTION)) from None
     with Reader() as reader:
         contents = SourceContents(
             [
@@ -140,6 +151,8 @@ def state_of(pickled: bytes, reader: Reader) -> dict[str, Any]:
 
 def _job(row: RowReader, now: datetime, reader: Reader, warn: Warn) -> dict[str, Any]:
     state = state_of(bytes(row().job_state), reader)
+    if str(state["func"]).endswith(f":{CLEANUP}"):
+        raise EntryOmitted("it only deletes old executions in APScheduler's own table")
     paused = state.get("next_run_time") is None
     executor = state.get("executor", "default")
     if executor != "default":
@@ -187,7 +200,7 @@ def _cron(trigger: Any) -> str:
         if kind:
             parts_by_name[RENAMED.get(field.name, field.name)] = _part(kind, field)
         elif not any(map(_is_every_week, field.expressions)):
-            raise EntryRefused("schedules can't select weeks of the year")
+            raise EntryRefused(WEEKS_NOT_EXPRESSIBLE)
     parts = CronParts(**parts_by_name)
     days = parts.day_of_month
     positions = tuple(special for special in days.specials if special != "L")

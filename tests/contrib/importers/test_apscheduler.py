@@ -21,12 +21,13 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 from celery import current_app
+from django.apps import apps
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pytest_django import Settings
 
-from django_dcron import targets
+from django_dcron import control, targets
 from django_dcron.contrib.importers import apscheduler
 from django_dcron.contrib.importers.schedule_fields import one_off_schedule
 from django_dcron.contrib.importers.source_contents import EntryRefused, SourceEntry
@@ -132,6 +133,14 @@ def test_documented_registration_keeps_the_function_for_apscheduler(
         current_app.tasks.pop("sales.jobs.import_orders", None)
 
 
+def test_documented_call_replaces_a_job_that_code_adds() -> None:
+    (block,) = re.findall(r"```python\n(control\.update_or_create\(.*?)```", PAGE, re.DOTALL)
+    block = block.replace("sales.jobs.remind", "tests.app.tasks.echo")
+    exec(block, {"control": control, "at": FAR + timedelta(microseconds=5)})  # noqa: S102
+    job = Job.objects.get(name="remind-7")
+    assert (job.parsed_schedule.at, job.args) == (FAR, [7])
+
+
 def test_import_shows_the_line_that_registers_a_function() -> None:
     store(CronTrigger(hour=3))
     name = "tests.contrib.importers.plain.report"
@@ -145,6 +154,14 @@ def test_error_for_another_store_says_which_one_is_supported() -> None:
     assert (refused.code, "django-apscheduler" in refused.err) == (2, True)
     assert link_target(apscheduler.STORE_SECTION) in refused.err
     assert apscheduler.OTHER_STORES not in call("import", "crontab.missing").err
+
+
+def test_error_for_a_missing_app_says_which_store_is_supported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(apps, "is_installed", lambda app: app != "django_apscheduler")
+    refused = call("import", "django-apscheduler")
+    assert (refused.code, apscheduler.OTHER_STORES in refused.err) == (2, True)
 
 
 def link_target(section: str) -> str:
@@ -207,6 +224,15 @@ def test_refused_job_may_be_paused(next_run_time: datetime | None, is_enabled: b
     assert (bool(read_entry().refused), read_entry().is_enabled) == (True, is_enabled)
 
 
+def test_cleanup_of_the_own_table_is_omitted() -> None:
+    from django_apscheduler.models import DjangoJob
+
+    state = {"func": f"shop.jobs:{apscheduler.CLEANUP}", "trigger": None}
+    DjangoJob.objects.create(id="a", job_state=pickle.dumps(state), next_run_time=FAR)
+    assert "old executions" in read_entry().omitted
+    assert not apscheduler.read(NOW).notes, "nothing needs to be registered"
+
+
 def test_paused_job_with_several_instances_is_imported() -> None:
     store(IntervalTrigger(hours=1), next_run_time=None, max_instances=3, executor="threads")
     values = read_entry().values
@@ -224,7 +250,7 @@ def test_paused_job_with_several_instances_is_imported() -> None:
         ),
         (lambda: CalendarIntervalTrigger(months=1), "CalendarIntervalTrigger"),
         (lambda: CronTrigger(week="1-20"), "weeks of the year"),
-        (lambda: CronTrigger(week="*/2"), "weeks of the year"),
+        (lambda: CronTrigger(week="*/2"), "weeks of the year; for every second week, use @rrule"),
         (lambda: IntervalTrigger(seconds=0.5), "interval 0.5 s"),
         (lambda: CronTrigger(day=13, day_of_week="fri"), "must both match"),
     ],

@@ -110,6 +110,18 @@ print(targets.available())
     assert in_a_new_process(code) == ["[]"]
 
 
+def test_shared_task_is_a_target_without_a_celery_app() -> None:
+    code = """
+settings.configure()
+django.setup()
+from celery import shared_task
+from django_dcron import targets
+shared_task(name="shop.jobs.report")(lambda: "done")
+print(targets.available(), targets.get("shop.jobs.report").call(targets.Invocation()))
+"""
+    assert in_a_new_process(code) == ["['shop.jobs.report'] done"]
+
+
 def test_importing_task_modules_does_not_set_up_django_again() -> None:
     code = """
 import logging, os, sys, types

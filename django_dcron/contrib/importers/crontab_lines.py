@@ -37,6 +37,17 @@ _BEFORE_COMMAND = re.compile(
     re.VERBOSE,
 )
 """One of the words that may precede a command, such as the interpreter of a script."""
+_WRAPPER = re.compile(
+    r"""
+    (?:\S*/)?flock\s+(?:-\S+\s+|\d+\s+)*\S+\s+
+    | (?:\S*/)?timeout\s+(?:-\S+\s+)*[\d.]+[smhd]?\s+
+    | (?:\S*/)?ionice\s+(?:-[cn]\s*\d+\s+|-t\s+)*
+    | (?:\S*/)?chronic\s+
+    | -?[\d.]+[smhd]?\s+                            # of ``nice -n 10``, or a second duration
+    """,
+    re.VERBOSE,
+)
+"""A program that runs the following command, with its arguments."""
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
 _TIME_FIELD = re.compile(r"[\d*/,-]+")
 _LEGEND = re.compile(r"[|┌│└]|[.+]-|m(?:in\w*)?\s+h(?:our\w*)?\s+(?:dom|day)", re.IGNORECASE)
@@ -64,7 +75,9 @@ class CrontabLine:
     program: str
     """The name of the program or of the management command."""
     outer_program: str
-    """Like ``program``, but for ``sh -c`` the shell itself. It identifies the imported jobs."""
+    """Like ``program``, but for ``sh -c`` or ``flock`` that program itself. It identifies the
+    imported jobs.
+    """
     command: str
     """The command for the shell, including its standard input."""
     environment: tuple[tuple[str, str], ...]
@@ -224,8 +237,10 @@ def _split_line(line: str, system: bool) -> _LineParts | None:
 
 
 def _program_name(command: str) -> str:
-    """Return the name of the program, or of the program that ``sh -c`` runs."""
-    inner = _command_of_shell(command[_start_of_program(command) :])
+    """Return the name of the program, or of the one that ``sh -c``, ``flock`` or ``nice`` runs."""
+    call = command[_start_of_program(command) :]
+    wrapper = _WRAPPER.match(call)
+    inner = call[wrapper.end() :] if wrapper else _command_of_shell(call)
     return _program_name(inner) if inner and inner.strip() else _outer_program_name(command)
 
 

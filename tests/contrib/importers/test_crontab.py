@@ -323,6 +323,14 @@ LINES = [
         ("cd /srv && sh -e -c 'sync'", "sync"),
         ("sh -c 'python manage.py check'", "check"),
         ("sh -c ''", "sh"),
+        ("flock -n /tmp/tidy.lock /srv/tidy.py --all", "tidy"),
+        ("/usr/bin/flock -w 10 /tmp/a.lock -c '/srv/backup.sh --all'", "backup"),
+        ("cd /srv && nice -n 10 ionice -c3 ./tidy.py", "tidy"),
+        ("timeout -k 5 1h chronic python report.py", "report"),
+        ("timeout 300 sh -c './backup.sh nightly'", "backup"),
+        ("flock -n /tmp/check.lock ./manage.py check", "check"),
+        ("flock", "flock"),
+        ("7z a /srv/backup.7z /srv", "7z"),
     ],
 )
 def test_line_is_named_for_its_script(command: str, name: str) -> None:

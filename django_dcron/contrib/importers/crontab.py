@@ -43,6 +43,8 @@ from django_dcron.targets import MASK, commands, redact_secrets, shell
 
 LONGEST_ARGUMENTS = 40
 _SECRET = re.compile(r"pass|pwd|token|secret|key|auth|sig|cred|dsn|bearer|@|://", re.IGNORECASE)
+_RELATIVE = re.compile(r"(?:cd\s+)?(?:\.{1,2}/|[\w.-]+/\w)|cd\s+[\w.]")
+_IN_HOME = re.compile(r"(?:^|[\s=;&|(\"'])~(?:/|\s|$)|\$\{?HOME\b")
 _STEP_AFTER_VALUE = re.compile(r"(?:^|,)[0-9]+/")
 AT_BOOT = (
     "@reboot runs when a machine starts, not at a set time; keep the line in the crontab, or use "
@@ -292,6 +294,11 @@ def _job(line: CrontabLine, shell_name: str, warn: Warn) -> dict[str, Any]:
         warn(f"the line becomes {key} of this project. The job omits: the shell{omitted}")
     else:
         key, args = f"{shell.PREFIX}{shell_name}", []
+        if _depends_on_home(line):
+            warn(
+                "cron starts this command in the home directory of its user, but a job runs in the "
+                "directory of its worker and as the worker's user; use absolute paths"
+            )
     return {
         **more,
         "description": line.comment,
@@ -301,6 +308,13 @@ def _job(line: CrontabLine, shell_name: str, warn: Warn) -> dict[str, Any]:
         "schedule": line.schedule,
         "timezone": line.timezone,
     }
+
+
+def _depends_on_home(line: CrontabLine) -> bool:
+    """Return whether the command begins with a relative path, or names the home directory."""
+    sets_home = "HOME" in dict(line.environment)
+    uses_home = bool(_IN_HOME.search(line.command)) and not sets_home
+    return uses_home or bool(_RELATIVE.match(line.command))
 
 
 def _with_number(text: str, number: int) -> str:

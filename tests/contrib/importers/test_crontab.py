@@ -264,6 +264,24 @@ def test_line_that_names_a_user_needs_the_format_of_system_crontabs() -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "warns"),
+    [
+        ("@daily ./backup.sh", True),
+        ("@daily cd shop && make report", True),
+        ("@daily venv/bin/python /srv/report.py", True),
+        ("@daily cd ~/shop && make report", True),
+        ("@daily cp /srv/a ${HOME}/b", True),
+        ("HOME=/srv\n@daily cp /srv/a ~/b", False),
+        ("HOME=/srv\n@daily ./backup.sh", True),
+        ("@daily cd /srv/shop && ./backup.sh", False),
+        ("@daily curl https://shop.example/~ann", False),
+    ],
+)
+def test_command_that_depends_on_the_home_directory_is_reported(lines: str, warns: bool) -> None:
+    assert any("absolute paths" in warning for warning in only(lines).warnings) is warns
+
+
+@pytest.mark.parametrize(
     ("path", "form"),
     [
         ("/etc/crontab", FileFormat.SYSTEM_CRONTAB),

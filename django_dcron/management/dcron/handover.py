@@ -32,7 +32,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron import import_
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.import_output import change_texts, does_work
+from django_dcron.management.dcron.import_output import does_work, here_and_there
 from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add_json
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Job, Node
@@ -316,13 +316,11 @@ def _warn_of_paused_jobs(out: Output, source: str, paused_here: Sequence[Job]) -
 def _warn_of_edited_jobs(out: Output, source: str, planned: Sequence[Handback]) -> None:
     for each in planned:
         if each.edited:
-            texts = [_edit_text(name, here, there) for name, (here, there) in each.edited.items()]
+            texts = [
+                "{}: {} here, {} there".format(name, *here_and_there(name, here, there))
+                for name, (here, there) in each.edited.items()
+            ]
             out.line(f"! {each.job} differs from {source}: {'; '.join(texts)}", WARNING)
-
-
-def _edit_text(name: str, here: Any, there: Any) -> str:
-    there_text, here_text = change_texts(name, there, here)  # marks the secrets of the job
-    return f"{name}: {here_text} here, {there_text} there"
 
 
 def _show_handback_result(

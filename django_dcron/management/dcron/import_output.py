@@ -178,7 +178,7 @@ def _show_plan(out: ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
     for detail in details:
         out.line(f"{verb} {plan} {detail}", STYLES.get(plan.outcome, ""))
     for name, (here, there) in plan.kept.items():
-        there_text, here_text = change_texts(name, there, here)  # marks the secrets of the job
+        here_text, there_text = here_and_there(name, here, there)
         out.line(
             f"kept {plan} {name}: {here_text} ({_why_kept(name)}; source: {there_text})",
             STYLES[ImportOutcome.KEPT],
@@ -245,7 +245,13 @@ def field_text(name: str, written: Any) -> str:
     return field.text(written)
 
 
-def change_texts(name: str, old: Any, new: Any) -> tuple[str, str]:
+def here_and_there(name: str, here: Any, there: Any) -> tuple[str, str]:
+    """Return the job's value and the source's as text. The job's marks the secrets that differ."""
+    there_text, here_text = _old_and_new(name, there, here)
+    return here_text, there_text
+
+
+def _old_and_new(name: str, old: Any, new: Any) -> tuple[str, str]:
     """Return both values as ``field_text`` does. The new one marks the secrets that changed."""
     field = JOB_FIELDS[name]
     if field.format is ValueFormat.TIME:
@@ -260,7 +266,7 @@ def _change_texts(changes: Changes) -> list[str]:
         if switched and name in PAUSE[1:]:
             continue
         reason = " ".join(filter(None, changes.get("pause_reason", ()))) if name == PAUSE[0] else ""
-        text = f"{name}: {' -> '.join(change_texts(name, was, now))}"
+        text = f"{name}: {' -> '.join(_old_and_new(name, was, now))}"
         texts.append(f"{text} ({reason})" if reason else text)
     return texts
 

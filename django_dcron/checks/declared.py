@@ -205,7 +205,7 @@ def _cycles() -> Iterator[CheckMessage]:
             path = " → ".join(label_of(*each) for each in way)
             yield Error(
                 f"@cron job {label_of(*key)}: after={{{label_of(*way[-2])!r}: ...}} closes a "
-                f"cycle, so the jobs would wait for each other: {path}.",
+                f"cycle, so the jobs would start each other endlessly: {path}.",
                 hint="Remove one of these names from after.",
                 id="django_dcron.E012",
             )

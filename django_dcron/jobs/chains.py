@@ -192,14 +192,14 @@ def resolve_follows(
 def _cycle_error(cycle: list[int], jobs: Mapping[int, Job]) -> ValidationError:
     if len(jobs) < len({*cycle}):
         return ValidationError({"after": _hidden_cycle()})
-    text = _("The jobs would wait for each other in a cycle: %(jobs)s.") % {
+    text = _("The jobs would start each other in an endless cycle: %(jobs)s.") % {
         "jobs": " → ".join(str(jobs[pk]) for pk in cycle)
     }
     return ValidationError({"after": ValidationError(text, code="cycle")})
 
 
 def _hidden_cycle() -> ValidationError:
-    return ValidationError(_("The jobs would wait for each other in a cycle."), code="cycle")
+    return ValidationError(_("The jobs would start each other in an endless cycle."), code="cycle")
 
 
 def _unknown_job(label: str) -> ValidationError:

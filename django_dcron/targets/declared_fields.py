@@ -116,7 +116,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "misfire_policy": tuple(each.value for each in MisfirePolicy),
     "overlap_policy": tuple(each.value for each in OverlapPolicy),
 }
-CONDITIONS = tuple(each.value for each in ChainCondition)
+OUTCOMES = tuple(each.value for each in ChainCondition)
 """The outcomes that a declaration may require of a job in ``after``."""
 SIMILAR_CHOICE = 0.6
 """The similarity above which a choice is suggested: lower than for names, as choices are few."""
@@ -226,15 +226,15 @@ def _quoted(choices: Sequence[str]) -> str:
 
 def _stored_after(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        example = {value if isinstance(value, str) else "import-orders": CONDITIONS[0]}
+        example = {value if isinstance(value, str) else "import-orders": OUTCOMES[0]}
         raise TypeError(
-            f"after={value!r:.100} is not a dict from job to condition, such as "
-            f"{example}. Conditions: {_quoted(CONDITIONS)}."
+            f"after={value!r:.100} is not a dict from job to outcome, such as "
+            f"{example}. Outcomes: {_quoted(OUTCOMES)}."
         )
-    for job, condition in value.items():
+    for job, outcome in value.items():
         if not isinstance(job, str):
             raise TypeError(f"after contains {job!r:.100}. Use the names of jobs.")
-        _check_choice(f"after: condition for {job!r:.100}: ", condition, CONDITIONS)
+        _check_choice(f"after: outcome of {job!r:.100}: ", outcome, OUTCOMES)
     if labels := same_job(value):
         raise ValueError(
             f"after: {labels[0]!r:.100} and {labels[1]!r:.100} are the same job. Name it once."

@@ -61,7 +61,7 @@ class JobFigures:
     finished: int
     """Jobs whose schedule has no further occurrence."""
     quarantined: int
-    """Jobs that aren't scheduled because of a problem, such as an invalid definition."""
+    """Jobs that aren't scheduled because of a problem, such as an invalid schedule."""
     due_soon: LimitedCount
     """Jobs with an occurrence within the next hour, or with a claimed run not dispatched yet."""
     held_back: int

@@ -43,7 +43,7 @@ class JobState(StrEnum):
     FINISHED = "finished"
     """Its schedule has no further occurrence."""
     QUARANTINED = "quarantined"
-    """Not scheduled because of a problem: an invalid definition, or a pause that can't end."""
+    """Not scheduled because of a problem: an invalid schedule, or a pause that can't end."""
 
 
 class JobCondition(StrEnum):

@@ -62,7 +62,7 @@ def trigger(
 
     - ``UnknownTarget``
     - ``InvalidArguments`` if the target doesn't accept the arguments, or they can't be stored.
-    - ``InvalidValue`` if the key can't be stored or has the form of a chain's key.
+    - ``InvalidValue`` if the key can't be stored, or begins with ``after run ``, which chains use.
     - ``IdempotencyKeyReused`` if the run with the key has other arguments.
     - ``NotPossible`` if the job has been deleted, or too many runs are created at the same time.
     """
@@ -98,7 +98,7 @@ def trigger_many(
     Raises:
 
     - ``InvalidArguments`` if the arguments can't be stored.
-    - ``InvalidValue`` if the key can't be stored or has the form of a chain's key.
+    - ``InvalidValue`` if the key can't be stored, or begins with ``after run ``, which chains use.
     """
     if idempotency_key is not None:
         _check_key(idempotency_key)

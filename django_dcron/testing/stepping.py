@@ -85,11 +85,8 @@ def run_due(
     a chain runs only if it is one of ``jobs``, too. With ``raising``, the first exception of a
     job's code is raised after it is recorded. Raises ``ValueError`` if ``at`` is in the past.
 
-    Warns if there are no jobs at all. Also warns if nothing is due because a job was saved at a
-    later time than the clock showed when the call began, or after the run that it would have
-    followed. Without ``at``, also warns if none of ``jobs`` has run yet and nothing is due. If the
-    test has set a clock, it warns only if this call has saved a job up to a minute after an
-    occurrence.
+    Warns if nothing runs although the test probably expects a run, for example because a job was
+    saved at a later time than the clock shows.
     """
     if current_run().is_active:
         raise RuntimeError(

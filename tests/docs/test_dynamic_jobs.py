@@ -154,6 +154,13 @@ def test_jobs_written_with_the_orm_are_found_later() -> None:
         control.save(Job.objects.get())
 
 
+def test_job_with_an_unknown_target_is_scheduled() -> None:
+    Job.objects.create(name="sync-102", target="nope", schedule="@daily")
+    move_outdated_cursors(database_now("default"), Job.objects.using("default"))
+    cursor = Cursor.objects.get()
+    assert (cursor.problem, cursor.next_at is None) == ("", False)
+
+
 def test_commands_return_the_responses(admin_user: User, shop: dict[str, Any]) -> None:
     client = Client()
     client.force_login(admin_user)

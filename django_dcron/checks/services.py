@@ -80,8 +80,8 @@ def _celery_without_runs() -> Iterator[CheckMessage]:
 
     if has_app() and has_broker():
         yield Warning(
-            "The project has Celery workers, but DCRON_AUTOSTART executes runs in threads of the "
-            "web server.",
+            "The project has a Celery app with a broker, but DCRON_AUTOSTART executes runs in "
+            "threads of the web server.",
             hint='Set DCRON_DISPATCHER to "celery" or "thread", or remove DCRON_AUTOSTART and '
             "start nodes with runcron.",
             id="django_dcron.W023",

@@ -59,7 +59,7 @@ def freeze(
     an outage.
 
     The freeze ends at ``until``, an aware datetime, by default when ``unfreeze`` is called.
-    Freezing a frozen scope replaces reason and end. ``by`` names who freezes.
+    Freezing again replaces the reason and the end. ``by`` names who freezes.
 
     Raises ``InvalidValue`` if the reason is missing, too long or not storable, if ``until`` is
     naive, in the past or after 2199, or if no job has the namespace.
@@ -172,8 +172,8 @@ def _await_locked(run_ids: list[UUID], using: str) -> None:
 def unfreeze(namespace: str | None = None, *, by: str = "") -> Freeze:
     """End the freeze of ``namespace``, by default the one of all namespaces, and return it.
 
-    Nodes continue within a tick. ``by`` names who ends the freeze. Raises ``NotPossible`` if the
-    scope isn't frozen.
+    Nodes continue within a tick. ``by`` names who ends the freeze. Raises ``NotPossible`` if there
+    is no such freeze.
     """
     using, scope = alias_for(Freeze), namespace or ALL_NAMESPACES
     rows = Freeze.objects.using(using)

@@ -16,7 +16,8 @@ from django.db import connections
 from django_dcron import targets
 from django_dcron.checks.reporting import node_starts, with_docs_link
 from django_dcron.exceptions import InvalidArguments
-from django_dcron.policies.chains import JobKey, find_cycle, label_of, split_label
+from django_dcron.policies.chains import find_cycle
+from django_dcron.policies.job_labels import JobKey, label_of, split_label
 from django_dcron.targets import celery_tasks, functions
 from django_dcron.targets.base import Target
 from django_dcron.utils.suggestions import did_you_mean

@@ -31,8 +31,7 @@ from django_dcron.models.job_states import (
     IS_PAUSED,
     IS_QUARANTINED,
 )
-
-DEFAULT_NAMESPACE = "default"
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 
 
 class JobState(StrEnum):

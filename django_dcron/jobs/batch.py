@@ -48,7 +48,7 @@ from django_dcron.jobs.definitions import definition_id, store_definitions
 from django_dcron.jobs.locking import check_version
 from django_dcron.jobs.placement import Placement
 from django_dcron.models import Job
-from django_dcron.policies.chains import label_of, split_label
+from django_dcron.policies.job_labels import label_of, split_label
 
 MAX_DUE = 5_000
 """A batch ends once its changes create about this many runs for earlier due occurrences."""

@@ -16,7 +16,7 @@ from django_dcron.jobs.chains import Edges, Key, StoredLinks
 from django_dcron.jobs.locking import lock_cursors, lock_jobs
 from django_dcron.jobs.python_values import convert_python_values
 from django_dcron.models import Calendar, Cursor, Job, Limit
-from django_dcron.policies.chains import split_label
+from django_dcron.policies.job_labels import split_label
 
 NAME = ("namespace", "name")
 """The fields of the unique constraint on names."""

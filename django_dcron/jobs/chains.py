@@ -26,7 +26,8 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from django_dcron.models import Job, Link, Statistics
-from django_dcron.policies.chains import find_cycle, split_label
+from django_dcron.policies.chains import find_cycle
+from django_dcron.policies.job_labels import split_label
 
 Key = tuple[str, str]
 """Namespace and name of a job."""

@@ -51,6 +51,7 @@ from django_dcron.jobs.representation import (
 )
 from django_dcron.models import Calendar, Job
 from django_dcron.models.job_validation import definition_errors
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE, label_of
 from django_dcron.utils import untrusted
 from django_dcron.utils.bounded_text import with_ellipsis
 
@@ -350,7 +351,7 @@ def _label(item: Any, number: int) -> str:
     """Return the label of a job in messages, or its number (from 1) if it has no name."""
     if not isinstance(item, dict):
         return f"job {number}"
-    name, namespace = item.get("name"), item.get("namespace", "default")
+    name, namespace = item.get("name"), item.get("namespace", DEFAULT_NAMESPACE)
     if not isinstance(name, str) or not isinstance(namespace, str) or not name:
         return f"job {number}"
-    return name if namespace == "default" else f"{namespace}/{name}"
+    return label_of(namespace, name)

@@ -8,7 +8,7 @@ from typing import TypeVar
 from django.db.models import Model, QuerySet
 
 from django_dcron.models import Calendar, Job, Limit
-from django_dcron.policies.chains import split_label
+from django_dcron.policies.job_labels import split_label
 
 R = TypeVar("R", bound=Model)
 

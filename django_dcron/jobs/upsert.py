@@ -29,6 +29,7 @@ from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.python_values import convert_python_values
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.models import Calendar, Job, Limit
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.targets.declared_fields import JobValues, require_known_field
 
 ALLOWED = tuple(JobValues.__annotations__)
@@ -39,7 +40,7 @@ LONGEST_WAIT = 0.05
 
 
 def update_or_create(
-    name: str, *, namespace: str = "default", **fields: Unpack[JobValues]
+    name: str, *, namespace: str = DEFAULT_NAMESPACE, **fields: Unpack[JobValues]
 ) -> tuple[Job, bool]:
     """Change ``fields`` of the job, or create it. Returns the job and whether it is new.
 

@@ -21,6 +21,7 @@ from django_dcron.models.exact_text import ExactCharField
 from django_dcron.models.job_settings import JobSettings
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.models.job_validation import definition_errors
+from django_dcron.policies.job_labels import label_of
 
 
 class JobQuerySet(models.QuerySet["Job"]):
@@ -118,7 +119,7 @@ class Job(JobSettings):
         indexes = (models.Index(fields=("paused_until",), name="dcron_job_paused_until"),)
 
     def __str__(self) -> str:
-        return self.name if self.namespace == "default" else f"{self.namespace}/{self.name}"
+        return label_of(self.namespace, self.name)
 
     @property
     def is_finished(self) -> bool:

@@ -27,6 +27,7 @@ from django_dcron.models.job_fields import (
 from django_dcron.models.job_policies import JobPoliciesMixin
 from django_dcron.models.limit import Limit
 from django_dcron.models.parsed_schedule import ParsedScheduleMixin
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.retry import MAX_ATTEMPTS
@@ -46,7 +47,7 @@ class JobSettings(ParsedScheduleMixin, JobPoliciesMixin, models.Model):
     namespace = models.CharField(
         _("namespace"),
         max_length=64,
-        default="default",
+        default=DEFAULT_NAMESPACE,
         validators=[NAME],
         help_text=_(
             "The name of a group of jobs, such as billing. A node can serve all namespaces or only "

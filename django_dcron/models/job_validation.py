@@ -24,7 +24,8 @@ from django_dcron.exceptions import (
 )
 from django_dcron.models.hidden_characters import hidden_in_label, message_for
 from django_dcron.policies.alerting import InvalidRule, read_rules
-from django_dcron.policies.chains import ChainCondition, same_job, split_label
+from django_dcron.policies.chains import ChainCondition
+from django_dcron.policies.job_labels import same_job, split_label
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import BEGIN, END, Timetable
 from django_dcron.utils.control_characters import escape_control_characters

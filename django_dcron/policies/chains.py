@@ -9,9 +9,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from django_dcron.policies.lifecycle import State
 
@@ -41,32 +41,6 @@ def conditions_met_by(state: State, *, started: bool) -> frozenset[ChainConditio
         case State.CANCELLED if started:
             return frozenset({ChainCondition.ENDED})
     return frozenset()
-
-
-class JobKey(NamedTuple):
-    namespace: str
-    name: str
-
-
-def split_label(label: str) -> JobKey:
-    """Split a label: ``name`` or ``namespace/name``."""
-    first, slash, rest = label.partition("/")
-    return JobKey(first, rest) if slash else JobKey("default", first)
-
-
-def label_of(namespace: str, name: str) -> str:
-    """Join namespace and name, the reverse of ``split_label``."""
-    return name if namespace == "default" else f"{namespace}/{name}"
-
-
-def same_job(labels: Iterable[str]) -> tuple[str, str] | None:
-    """Return the first two labels that name the same job, or None."""
-    label_by_key: dict[JobKey, str] = {}
-    for label in labels:
-        first = label_by_key.setdefault(split_label(label), label)
-        if first != label:
-            return first, label
-    return None
 
 
 def find_cycle(before: Mapping[Key, Collection[Key]], job: Key) -> list[Key]:

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 
 from django_dcron.exceptions import InvalidSchedule
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE, label_of
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets import celery_tasks, django_tasks, functions
 from django_dcron.targets.declared_fields import JobFields, validate_declared_fields
@@ -41,7 +42,7 @@ class Declaration:
         return self.namespace, self.name
 
     def __str__(self) -> str:
-        return self.name if self.namespace == "default" else f"{self.namespace}/{self.name}"
+        return label_of(self.namespace, self.name)
 
 
 _declared: dict[tuple[str, str], Declaration] = {}
@@ -51,7 +52,7 @@ def cron(
     schedule: str = "",
     *,
     name: str | None = None,
-    namespace: str = "default",
+    namespace: str = DEFAULT_NAMESPACE,
     args: Iterable[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     **fields: Unpack[JobFields],

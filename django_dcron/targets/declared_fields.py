@@ -16,7 +16,8 @@ from typing import Any, TypedDict, get_args, get_type_hints
 from django.utils.functional import Promise
 
 from django_dcron.policies.alerting import rule_kinds
-from django_dcron.policies.chains import ChainCondition, same_job
+from django_dcron.policies.chains import ChainCondition
+from django_dcron.policies.job_labels import same_job
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.retry import exception_name

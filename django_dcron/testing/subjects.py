@@ -10,7 +10,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.jobs import sync
 from django_dcron.jobs.sync.stored import from_stored, stored_declaration
 from django_dcron.models import Job
-from django_dcron.policies.chains import split_label
+from django_dcron.policies.job_labels import split_label
 from django_dcron.targets.django_tasks import is_django_task
 
 if TYPE_CHECKING:

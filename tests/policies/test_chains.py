@@ -13,9 +13,6 @@ from django_dcron.policies.chains import (
     conditions_met_by,
     find_cycle,
     in_dependency_order,
-    label_of,
-    same_job,
-    split_label,
 )
 from django_dcron.policies.lifecycle import State
 from django_dcron.schedules.describe import describe
@@ -78,26 +75,6 @@ def test_chain_of_thousands_of_jobs_is_supported() -> None:
     assert find_cycle(before, 19_999) == []
     assert len(find_cycle(before | {0: {19_999}}, 19_999)) == 20_001
     assert in_dependency_order(dict(reversed(before.items()))) == list(before)
-
-
-@pytest.mark.parametrize("label", ["nightly", "shop/nightly", "a b.c@d:e-f"])
-def test_split_label_and_label_of_are_inverse(label: str) -> None:
-    assert label_of(*split_label(label)) == label
-
-
-@pytest.mark.parametrize(
-    ("labels", "same"),
-    [
-        ([], None),
-        (["a", "b", "shop/a"], None),
-        (["b", "a", "default/a"], ("a", "default/a")),
-        (["default/a", "shop/a", "a"], ("default/a", "a")),
-    ],
-)
-def test_labels_with_and_without_default_namespace_name_the_same_job(
-    labels: list[str], same: tuple[str, str] | None
-) -> None:
-    assert same_job(labels) == same
 
 
 def test_never_schedule_has_no_occurrences() -> None:

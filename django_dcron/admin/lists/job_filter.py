@@ -28,6 +28,7 @@ from django_dcron.admin.lists.base import search_words
 from django_dcron.admin.lists.filters import Choices, filter_by_jobs, other_parameters
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.models import Job, Run
+from django_dcron.policies.job_labels import split_label
 
 PARAMETER = "job_name"
 JOBS_LISTED = 20
@@ -115,9 +116,9 @@ def suggest_jobs(model_admin: admin.ModelAdmin[Run], request: HttpRequest) -> Ht
 
 def _jobs_named(text: str, visible: QuerySet[Job]) -> QuerySet[Job]:
     """Return the visible job with exactly this name, or all those whose names contain the words."""
-    namespace, slash, name = text.partition("/")
-    exact = Q(namespace=namespace, name=name) if slash else Q(namespace="default", name=text)
-    job_ids = list(visible.filter(exact).values_list("pk", flat=True)[:1])
+    key = split_label(text)
+    exact = visible.filter(namespace=key.namespace, name=key.name)
+    job_ids = list(exact.values_list("pk", flat=True)[:1])
     return (
         Job.with_deleted.filter(pk__in=job_ids) if job_ids else visible.filter(name_has_words(text))
     )

@@ -49,6 +49,7 @@ from django_dcron.contrib.importers.source_contents import (
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.representation import definition_of
 from django_dcron.models import Job
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.targets.shadow import PREFIX, is_shadow
 
 DECLARED_LATER = (
@@ -81,7 +82,7 @@ NOT_HANDED_OVER = PROBLEMS | {ImportOutcome.OMITTED, ImportOutcome.DELETED}
 
 def compare_entries(
     entries: Iterable[SourceEntry],
-    namespace: str = "default",
+    namespace: str = DEFAULT_NAMESPACE,
     options: ComparisonOptions = DEFAULT_OPTIONS,
 ) -> list[EntryPlan]:
     """Compare jobs, in the order of ``entries``."""

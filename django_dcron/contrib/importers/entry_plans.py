@@ -23,6 +23,7 @@ from django_dcron.jobs.representation import JOB_FIELDS, definition_of
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Calendar, Job
 from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.policies.job_labels import label_of
 from django_dcron.utils.json_values import same_json
 
 ARRIVED_PAUSED = "imported with --disabled"
@@ -82,7 +83,7 @@ class EntryPlan:
         return self.entry.name
 
     def __str__(self) -> str:
-        return self.name if self.namespace == "default" else f"{self.namespace}/{self.name}"
+        return label_of(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.jobs.locking import lock_cursors
 from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.models import Cursor, Job, Run
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.policies.lifecycle import State, Trigger, states_before
 from django_dcron.runs import endings
 from django_dcron.schedules.schedule import Schedule, parse_schedule
@@ -92,7 +93,7 @@ class HandbackPlan:
 def plan_handback(source: str) -> HandbackPlan:
     """Plan the handback of all jobs of the source. Raises ``SourceProblem``."""
     entries = HANDBACK_SOURCES[source].read(database_now(alias_for(Job))).entries
-    matches = [each for each in match_entries(entries, "default", source) if each.job]
+    matches = [each for each in match_entries(entries, DEFAULT_NAMESPACE, source) if each.job]
     entries_by_job = {matched.job.pk: matched.entry for matched in matches if matched.job}
     paused_here = [
         matched.job

@@ -33,6 +33,7 @@ from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.targets.shadow import PREFIX
 
 MARGIN = timedelta(minutes=1)
@@ -111,7 +112,7 @@ def _runs_of(
     times = SCHEDULERS[source].runs_since(since).times
     if not any(times.values()):
         return
-    for matched in match_entries(SCHEDULERS[source].read(now).entries, "default", source):
+    for matched in match_entries(SCHEDULERS[source].read(now).entries, DEFAULT_NAMESPACE, source):
         job = matched.job
         if job is None or job.pk not in changed or not times.get(matched.entry.origin):
             continue
@@ -130,7 +131,7 @@ def _received_from_beat(
         return
     now = database_now(alias_for(Job))  # the workers took their time to reply
     keys = celery_config.entries_by_task()
-    matches = match_entries(celery_config.read(now).entries, "default", source)
+    matches = match_entries(celery_config.read(now).entries, DEFAULT_NAMESPACE, source)
     jobs = {each.entry.key: each.job for each in matches if each.job and each.job.pk in changed}
     for task, age in ages.items():
         working = [jobs[key] for key in sorted(keys.get(task, ())) if key in jobs]

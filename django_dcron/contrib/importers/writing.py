@@ -32,7 +32,8 @@ from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Cursor, Job, Run
-from django_dcron.policies.chains import in_dependency_order, split_label
+from django_dcron.policies.chains import in_dependency_order
+from django_dcron.policies.job_labels import split_label
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.targets.shadow import is_shadow
 

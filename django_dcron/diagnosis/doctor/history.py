@@ -12,7 +12,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.findings import Code, Findings, Subject
 from django_dcron.diagnosis.doctor.window import Window, runs_in_namespace
 from django_dcron.models import Run
-from django_dcron.policies.chains import label_of
+from django_dcron.policies.job_labels import label_of
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, Outcome, State, Trigger
 from django_dcron.utils.time_format import format_duration, format_site_time
 

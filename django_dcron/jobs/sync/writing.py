@@ -21,7 +21,8 @@ from django_dcron.jobs.locking import batches_of_keys
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED, assign, plan
 from django_dcron.models import Job
-from django_dcron.policies.chains import in_dependency_order, split_label
+from django_dcron.policies.chains import in_dependency_order
+from django_dcron.policies.job_labels import split_label
 
 MAX_TRIES = 5
 """Maximum number of tries to write a job that other processes write at the same time."""

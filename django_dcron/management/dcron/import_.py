@@ -60,6 +60,7 @@ from django_dcron.management.dcron.import_texts import (
 from django_dcron.management.dcron.option_values import parse_whole_number, past_time_help
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.schedules.zones import check_zone
 from django_dcron.utils.suggestions import did_you_mean
 
@@ -283,7 +284,7 @@ def _compare(
     calendar_plans = calendars.compare_calendars(contents.calendars)
     plans = compare_entries(
         contents.entries,
-        options["namespace"] or "default",
+        options["namespace"] or DEFAULT_NAMESPACE,
         ComparisonOptions(
             disabled=options["disabled"],
             shadow=options["shadow"],

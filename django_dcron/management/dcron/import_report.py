@@ -26,6 +26,7 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.option_values import parse_past_time
 from django_dcron.management.dcron.output import BAD, WARNING, Output, iso, time_text
 from django_dcron.models import Job
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.utils.counts import number_of
 
 SECOND = timedelta(seconds=1)
@@ -43,7 +44,7 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
         source_runs = runs_to_compare(options["source"], contents.entries, since - LATE)
     except SourceProblem as error:
         raise usage_error(str(error)) from error
-    namespace = options["namespace"] or "default"
+    namespace = options["namespace"] or DEFAULT_NAMESPACE
     shadows = compare_shadows(contents.entries, namespace, source_runs, since, now, contents.source)
     if not (shadows or source_runs.unread):
         raise usage_error(

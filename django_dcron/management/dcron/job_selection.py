@@ -13,7 +13,6 @@ from django.db.models import Model
 from django.utils.timezone import get_current_timezone_name
 
 from django_dcron.diagnosis.job_list import (
-    DEFAULT_NAMESPACE,
     JobCondition,
     JobFilter,
     JobState,
@@ -27,6 +26,7 @@ from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP
 from django_dcron.management.dcron.output import BAD, WARNING, StyledText
 from django_dcron.models import Job
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.targets.shadow import is_shadow
 
 T = TypeVar("T", bound=Model)

@@ -8,11 +8,11 @@ import shlex
 from django.core.management.base import CommandError
 
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.job_list import DEFAULT_NAMESPACE
 from django_dcron.diagnosis.run_ids import id_range
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.models import Job, Node, Run
 from django_dcron.models.job import JobQuerySet
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.targets import declarations
 from django_dcron.utils.suggestions import did_you_mean, similar_names
 

@@ -12,7 +12,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +25,7 @@ from django_dcron.models.exact_text import ExactText
 from django_dcron.models.freeze import job_is_frozen
 from django_dcron.models.job import Job
 from django_dcron.models.parsed_schedule import ParsedScheduleMixin
+from django_dcron.models.shards import ShardedQuerySet
 from django_dcron.schedules.schedule import MAX_LENGTH
 
 OWN_FIELDS = (
@@ -44,18 +44,13 @@ because of ``H``.
 """
 
 
-class CursorQuerySet(models.QuerySet["Cursor"]):
+class CursorQuerySet(ShardedQuerySet["Cursor"]):
     def due(self, horizon: datetime | Placeholder) -> CursorQuerySet:
         """Cursors with an occurrence at or before ``horizon``, oldest first.
 
         Quarantined cursors are omitted.
         """
         return self.filter(next_at__lte=horizon, problem="").order_by("next_at", "pk")
-
-    def in_shards(self, shards: Collection[int], of: int) -> CursorQuerySet:
-        if len(shards) == of:
-            return self
-        return self.alias(shard=F("job_id") % of).filter(shard__in=shards)
 
     def not_frozen(self) -> CursorQuerySet:
         """Cursors whose namespace isn't frozen."""

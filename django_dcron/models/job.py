@@ -14,24 +14,21 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import F
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.models.exact_text import ExactCharField
 from django_dcron.models.job_settings import JobSettings
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.models.job_validation import definition_errors
+from django_dcron.models.shards import ShardedQuerySet
 from django_dcron.policies.job_labels import label_of
 
 
-class JobQuerySet(models.QuerySet["Job"]):
+class JobQuerySet(ShardedQuerySet["Job"]):
+    job_column = "id"
+
     def enabled(self) -> JobQuerySet:
         return self.filter(enabled=True)
-
-    def in_shards(self, shards: Collection[int], of: int) -> JobQuerySet:
-        if len(shards) == of:
-            return self
-        return self.alias(shard=F("pk") % of).filter(shard__in=shards)
 
 
 AllJobsManager = models.Manager.from_queryset(JobQuerySet)

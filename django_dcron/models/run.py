@@ -14,12 +14,11 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
 from django.db import models
-from django.db.models import F, OuterRef, Q
+from django.db.models import OuterRef, Q
 from django.utils import translation
 from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
@@ -29,6 +28,7 @@ from django_dcron.db.statements import Placeholder
 from django_dcron.models.exact_text import ExactCharField
 from django_dcron.models.freeze import job_is_frozen, namespace_is_frozen
 from django_dcron.models.job import Job
+from django_dcron.models.shards import ShardedQuerySet
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.policies.slots import Slot
@@ -75,7 +75,7 @@ def new_run_id() -> uuid.UUID:
     return uuid.UUID(int=value)
 
 
-class RunQuerySet(models.QuerySet["Run"]):
+class RunQuerySet(ShardedQuerySet["Run"]):
     def pending(self) -> RunQuerySet:
         return self.filter(state=State.PENDING)
 
@@ -133,11 +133,6 @@ class RunQuerySet(models.QuerySet["Run"]):
         """The waiting backfilled runs of the jobs from ``job_id`` on, ordered by job."""
         waiting = self.filter(slot=Slot.BACKFILL, job__gte=job_id)
         return waiting.order_by("job_id", "slot_number")
-
-    def in_shards(self, shards: Collection[int], of: int) -> RunQuerySet:
-        if len(shards) == of:
-            return self
-        return self.alias(shard=F("job_id") % of).filter(shard__in=shards)
 
 
 class Run(models.Model):

@@ -30,6 +30,7 @@ from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Insert, Placeholder, UpdateUnlocked
 from django_dcron.models.job import Job
+from django_dcron.models.shards import ShardedQuerySet
 from django_dcron.policies.lifecycle import State
 
 COUNTED_STATES = (State.SUCCEEDED, State.FAILED, State.SKIPPED, State.MISSED, State.CANCELLED)
@@ -83,11 +84,8 @@ class Statistics(models.Model):
         return counted - self.shadow_runs if state is State.SUCCEEDED else counted
 
 
-class PendingCountQuerySet(models.QuerySet["PendingCount"]):
-    def in_shards(self, shards: Collection[int], of: int) -> PendingCountQuerySet:
-        if len(shards) == of:
-            return self
-        return self.alias(shard=F("job_id") % of).filter(shard__in=shards)
+class PendingCountQuerySet(ShardedQuerySet["PendingCount"]):
+    pass
 
 
 class PendingCount(models.Model):

@@ -62,16 +62,6 @@ class Clock(Protocol):
         """Return seconds of the monotonic clock. Only differences are meaningful."""
 
 
-class SystemClock:
-    """This machine's clocks, for tests. It ignores ``fixed_at``."""
-
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-
 @dataclass(frozen=True, slots=True)
 class ClockSample:
     cluster_time: datetime

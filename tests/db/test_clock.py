@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_dcron.db import clock as clocks
-from django_dcron.db.clock import SAMPLES_KEPT, ClockSample, ClusterClock, SystemClock
+from django_dcron.db.clock import SAMPLES_KEPT, ClockSample, ClusterClock
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -272,13 +272,6 @@ def test_concurrent_reader_never_mixes_two_samples() -> None:
     clock._best = ClockSample(NOON, 0.0, 0.0, timedelta())
     armed.set()
     assert clock.now() == NOON + timedelta(seconds=60)
-
-
-def test_system_clock_is_aware_and_monotonic() -> None:
-    clock = SystemClock()
-    first, second = clock.monotonic(), clock.monotonic()
-    assert first <= second
-    assert clock.now().utcoffset() == timedelta()
 
 
 def test_fixed_time_applies_to_every_clock(monkeypatch: pytest.MonkeyPatch) -> None:

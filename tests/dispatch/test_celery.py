@@ -25,7 +25,6 @@ from pytest_django import Settings
 from redis.exceptions import ResponseError
 
 from django_dcron import targets
-from django_dcron.db.clock import SystemClock
 from django_dcron.dispatch import (
     DispatchFailed,
     Undeliverable,
@@ -45,7 +44,7 @@ from django_dcron.scheduler import backlog
 from django_dcron.scheduler.agenda import Agenda
 from tests import services
 from tests.logs import logged
-from tests.scheduler.stand_ins import START, StillClock, due_run
+from tests.scheduler.stand_ins import START, StillClock, SystemClock, due_run
 from tests.silent_proxy import SilentProxy
 from tests.waiting import TIMEOUT
 

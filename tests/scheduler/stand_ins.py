@@ -1,6 +1,7 @@
-"""A clock that only the test advances, and a dispatcher that keeps runs in memory."""
+"""Clocks of a node, and a dispatcher that keeps runs in memory."""
 
 import threading
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
@@ -26,6 +27,16 @@ class StillClock:
     def advance(self, seconds: float) -> None:
         self.instant += timedelta(seconds=seconds)
         self.seconds += seconds
+
+
+class SystemClock:
+    """This machine's clocks."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
 
 
 class MemoryDispatcher:

@@ -12,14 +12,19 @@ from uuid import uuid4
 
 import pytest
 
-from django_dcron.db.clock import SystemClock
 from django_dcron.dispatch import DueRun
 from django_dcron.dispatch.base import Undeliverable
 from django_dcron.scheduler import agenda as module
 from django_dcron.scheduler import backlog
 from django_dcron.scheduler.agenda import Agenda
 from tests.logs import events, logged
-from tests.scheduler.stand_ins import START, MemoryDispatcher, StillClock, due_run
+from tests.scheduler.stand_ins import (
+    START,
+    MemoryDispatcher,
+    StillClock,
+    SystemClock,
+    due_run,
+)
 from tests.waiting import TIMEOUT, wait_until
 
 

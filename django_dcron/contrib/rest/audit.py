@@ -16,9 +16,8 @@ from django_dcron.contrib.rest.pagination import (
     NextPage,
     PageOrder,
     PageQuery,
-    next_url,
     page_of,
-    read_cursor,
+    page_response,
 )
 from django_dcron.contrib.rest.schema import operation
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY, BaseViewSet
@@ -72,15 +71,13 @@ class AuditViewSet(BaseViewSet):
     )
     def list(self, request: Request) -> Response:
         query = self.validate(AuditQuery, request.query_params)
-        after = read_cursor(query["cursor"], ORDER, AuditEntry) if "cursor" in query else None
         rows: Any = self.scope.rows(AuditEntry)
         entries = visible_entries(rows, self.scope)
         entries = entries_between(entries, query.get("since"), query.get("until"))
         if "job" in query:
             entries = entries.filter(job_id=query["job"])
-        page = page_of(entries, ORDER, limit=query["limit"], after=after, narrow=_narrow(query))
-        results = AuditEntrySerializer(page.rows, many=True).data
-        return Response({"next": next_url(request, page, ORDER), "results": results})
+        page = page_of(entries, ORDER, query, _narrow(query))
+        return page_response(request, page, AuditEntrySerializer(page.rows, many=True).data)
 
 
 def _narrow(query: dict[str, Any]) -> Narrow[AuditEntry] | None:

@@ -22,9 +22,8 @@ from django_dcron.contrib.rest.pagination import (
     NextPage,
     PageOrder,
     PageQuery,
-    next_url,
     page_of,
-    read_cursor,
+    page_response,
 )
 from django_dcron.contrib.rest.schema import operation
 from django_dcron.contrib.rest.viewsets import (
@@ -105,11 +104,8 @@ class IncidentViewSet(BaseViewSet):
     def list(self, request: Request) -> Response:
         query = self.validate(IncidentQuery, request.query_params)
         filters: dict[str, Any] = {name: query[name] for name in ("state", "job") if name in query}
-        after = read_cursor(query["cursor"], ORDER, Incident) if "cursor" in query else None
-        rows = self._visible().filter(**filters)
-        page = page_of(rows, ORDER, limit=query["limit"], after=after)
-        results = self._shown(page.rows)
-        return Response({"next": next_url(request, page, ORDER), "results": results})
+        page = page_of(self._visible().filter(**filters), ORDER, query)
+        return page_response(request, page, self._shown(page.rows))
 
     @operation(
         "read_incident",

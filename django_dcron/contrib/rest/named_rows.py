@@ -21,9 +21,8 @@ from django_dcron.contrib.rest.concurrency import check_match, conflict_as_preco
 from django_dcron.contrib.rest.pagination import (
     PageOrder,
     PageQuery,
-    next_url,
     page_of,
-    read_cursor,
+    page_response,
 )
 from django_dcron.contrib.rest.permissions import has_model_permission
 from django_dcron.contrib.rest.problems import ActionRefused
@@ -84,13 +83,11 @@ class NamedRowViewSet(BaseViewSet, Generic[N]):
 
     def _list(self, request: Request, rows: QuerySet[N]) -> Response:
         query = self.validate(NamedRowQuery, request.query_params)
-        order = ORDERS[query["ordering"]]
         if "search" in query:
             rows = rows.filter(name__icontains=query["search"])
-        after = read_cursor(query["cursor"], order, self.model) if "cursor" in query else None
-        page = page_of(rows, order, limit=query["limit"], after=after)
+        page = page_of(rows, ORDERS[query["ordering"]], query)
         results = self.listed_serializer_class(page.rows, many=True).data
-        return Response({"next": next_url(request, page, order), "results": results})
+        return page_response(request, page, results)
 
     def _create(self, request: Request) -> Response:
         row = self.model(**self.validate(self.serializer_class, request.data))

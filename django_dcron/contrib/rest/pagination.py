@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +25,7 @@ from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
+from rest_framework.response import Response
 
 from django_dcron.contrib.rest.base_serializers import StrictSerializer
 from django_dcron.contrib.rest.fields import UtcTimeField
@@ -99,35 +100,41 @@ class PageOrder:
 @dataclass(frozen=True, slots=True)
 class Page(Generic[M]):
     rows: list[M]
+    order: PageOrder
     next_key: tuple[Any, ...] | None
 
 
 def page_of(
     rows: QuerySet[M],
     order: PageOrder,
-    *,
-    limit: int,
-    after: Sequence[Any] | None,
+    query: Mapping[str, Any],
     narrow: Narrow[M] | None = None,
 ) -> Page[M]:
-    """Return one page, with at most two queries.
+    """Return the page that a ``PageQuery`` requests, with at most two queries.
 
     ``rows``: filtered by what an index in ``order`` finds. ``narrow``: applies the other filters.
+    Raises ``ValidationError`` if the cursor is invalid.
     """
+    limit = query["limit"]
     rows = order.sorted(rows)
-    if after is not None:
-        rows = order.after(rows, after)
+    if "cursor" in query:
+        rows = order.after(rows, read_cursor(query["cursor"], order, rows.model))
     edge = None
     if narrow is not None:
         edge = next(iter(rows.values_list(*order.fields)[READ_LIMIT - 1 : READ_LIMIT]), None)
         rows = narrow(order.up_to(rows, edge) if edge else rows)
     found = list(rows[: limit + 1])
     if len(found) > limit:
-        return Page(found[:limit], order.key_of(found[limit - 1]))
-    return Page(found, edge)
+        return Page(found[:limit], order, order.key_of(found[limit - 1]))
+    return Page(found, order, edge)
 
 
-def write_cursor(order: PageOrder, key: Sequence[Any]) -> str:
+def page_response(request: Request, page: Page[Any], results: Any) -> Response:
+    """Return the response with the results, which represent the rows of the page."""
+    return Response({"next": _next_url(request, page), "results": results})
+
+
+def _write_cursor(order: PageOrder, key: Sequence[Any]) -> str:
     values = [value if isinstance(value, int) else str(value) for value in key]
     text = json.dumps([order.name, *values], ensure_ascii=False)
     return urlsafe_b64encode(text.encode()).decode().rstrip("=")
@@ -159,9 +166,9 @@ def _read(model: type[Model], name: str, value: Any) -> Any:
     return read
 
 
-def next_url(request: Request, page: Page[Any], order: PageOrder) -> str | None:
+def _next_url(request: Request, page: Page[Any]) -> str | None:
     if page.next_key is None:
         return None
     query = request.query_params.copy()
-    query["cursor"] = write_cursor(order, page.next_key)
+    query["cursor"] = _write_cursor(page.order, page.next_key)
     return request.build_absolute_uri(f"{request.path}?{query.urlencode()}")

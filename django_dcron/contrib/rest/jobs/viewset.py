@@ -49,7 +49,7 @@ from django_dcron.contrib.rest.jobs.triggering import (
     receipt,
     trigger_once,
 )
-from django_dcron.contrib.rest.pagination import next_url, page_of, read_cursor
+from django_dcron.contrib.rest.pagination import page_of, page_response
 from django_dcron.contrib.rest.permissions import require_other_arguments
 from django_dcron.contrib.rest.schema import LOCATION, operation
 from django_dcron.contrib.rest.scope import require_visible_after
@@ -84,13 +84,10 @@ class JobViewSet(BulkJobViewSet):
     )
     def list(self, request: Request) -> Response:
         query = self.validate(JobQuery, request.query_params)
-        order = ORDERS[query["ordering"]]
-        after = read_cursor(query["cursor"], order, Job) if "cursor" in query else None
-        jobs = filter_jobs(self.scope, query)
-        page = page_of(jobs, order, limit=query["limit"], after=after)
+        page = page_of(filter_jobs(self.scope, query), ORDERS[query["ordering"]], query)
         context = {"now": database_now(alias_for(Job))}
         results = ListedJobSerializer(page.rows, many=True, context=context).data
-        return Response({"next": next_url(request, page, order), "results": results})
+        return page_response(request, page, results)
 
     @operation(
         "create_job",

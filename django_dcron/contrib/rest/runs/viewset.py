@@ -16,7 +16,7 @@ from rest_framework.response import Response
 
 from django_dcron import control
 from django_dcron.contrib.rest.base_serializers import EmptySerializer
-from django_dcron.contrib.rest.pagination import next_url, page_of, read_cursor
+from django_dcron.contrib.rest.pagination import page_of, page_response
 from django_dcron.contrib.rest.permissions import has_model_permission, require_other_arguments
 from django_dcron.contrib.rest.runs import cancelling, listing
 from django_dcron.contrib.rest.runs.listing import RunQuery
@@ -55,17 +55,13 @@ class RunViewSet(BaseViewSet):
                     "namespace or tag."
                 )
             )
-        order = listing.order_of(query)
-        after = read_cursor(query["cursor"], order, Run) if "cursor" in query else None
         page = page_of(
             listing.filter_by_index(query, self.scope),
-            order,
-            limit=query["limit"],
-            after=after,
-            narrow=listing.other_filters(query, self.scope),
+            listing.order_of(query),
+            query,
+            listing.other_filters(query, self.scope),
         )
-        results = RunSerializer(page.rows, many=True).data
-        return Response({"next": next_url(request, page, order), "results": results})
+        return page_response(request, page, RunSerializer(page.rows, many=True).data)
 
     @operation(
         "read_run",

@@ -32,7 +32,7 @@ from django_dcron.management.dcron.output import (
     cautions_document,
 )
 from django_dcron.management.dcron.progress_bar import ProgressLines
-from django_dcron.models import Job
+from django_dcron.models import Job, Run
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.messages import TranslatableText
 
@@ -97,6 +97,14 @@ class Plan(Generic[T]):
 def job_keys(job: Job) -> dict[str, Any]:
     """Return what identifies the job, for programs."""
     return {"job": str(job), "id": job.pk}
+
+
+def action_on_job(job: Job) -> BulkAction[Job]:
+    return BulkAction(job_keys(job), str(job), job)
+
+
+def action_on_run(run: Run) -> BulkAction[Run]:
+    return BulkAction({"run": str(run.pk), "job": str(run.job)}, f"{run} ({run.pk})", run)
 
 
 def skipped_jobs(

@@ -11,7 +11,7 @@ from django_dcron import control
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.action_texts import cancelled_text
 from django_dcron.management.dcron import bulk_actions
-from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
 from django_dcron.management.dcron.output import Output, add_json
@@ -58,7 +58,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         return
     unique = {run.pk: run for run in runs}.values()
     plan = Plan(
-        [BulkAction(_run_keys(run), f"{run} ({run.pk})", run) for run in unique],
+        [bulk_actions.action_on_run(run) for run in unique],
         "cancel",
         lambda runs: _cancel(runs, reason),
         control.CANCELLED_AT_ONCE,
@@ -85,7 +85,3 @@ def _cancel(runs: Sequence[Run], reason: str) -> list[ActionOutcome | Exception]
 
 def _done(run: Run) -> ActionOutcome:
     return ActionOutcome(cancelled_text(run).lower(), {"state": run.state})
-
-
-def _run_keys(run: Run) -> dict[str, Any]:
-    return {"run": str(run.pk), "job": str(run.job)}

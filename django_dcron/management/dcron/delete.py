@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron import control
 from django_dcron.jobs import sync
 from django_dcron.management.dcron import bulk_actions
-from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job
@@ -44,7 +44,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, erase = Output(command, options), options["erase"]
     jobs = {job.pk: job for job in map(find_job, options["jobs"])}.values()
     plan = Plan(
-        [BulkAction(bulk_actions.job_keys(job), str(job), job) for job in jobs],
+        [bulk_actions.action_on_job(job) for job in jobs],
         "delete and erase" if erase else "delete",
         bulk_actions.one_by_one(partial(_delete, erase=erase)),
     )

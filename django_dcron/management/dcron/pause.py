@@ -14,7 +14,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.bulk_skips import why_not_paused
 from django_dcron.management.dcron import bulk_actions, option_values
-from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
@@ -53,11 +53,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     # As in the admin, a pause of many jobs doesn't replace the reason and end of another pause.
     skipped = bulk_actions.skipped_jobs(selected, why_not_paused)
     plan = Plan(
-        [
-            BulkAction(bulk_actions.job_keys(job), str(job), job)
-            for job in selected.rows
-            if job.pk not in skipped
-        ],
+        [bulk_actions.action_on_job(job) for job in selected.rows if job.pk not in skipped],
         "pause",
         lambda jobs: _pause(jobs, reason, until, replace=not selected.by_criteria),
         bulk_actions.JOBS_AT_ONCE,

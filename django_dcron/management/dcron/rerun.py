@@ -20,12 +20,7 @@ from django_dcron.jobs.queued_reruns import (
     without_later_rerun,
 )
 from django_dcron.management.dcron import bulk_actions, option_values
-from django_dcron.management.dcron.bulk_actions import (
-    ActionOutcome,
-    BulkAction,
-    Plan,
-    SkippedRow,
-)
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan, SkippedRow
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job, find_run
 from django_dcron.management.dcron.output import Output, add_json
@@ -96,22 +91,23 @@ def _plan_of_named(options: dict[str, Any]) -> Plan[Run]:
     if not options["runs"]:
         raise usage_error("Name at least one run, or use --job, --state and --since.")
     runs = {run.pk: run for run in map(find_run, options["runs"])}.values()
-    actions = [_action(run) for run in runs]
+    actions = [bulk_actions.action_on_run(run) for run in runs]
     return Plan(actions, "rerun", bulk_actions.one_by_one(_rerun), noun="run")
 
 
 def _plan_of_selected(job: Job, runs: Sequence[Run]) -> Plan[Run]:
     latest = {run.pk for run in without_later_rerun(runs, alias_for(Run))}
+    actions = [bulk_actions.action_on_run(run) for run in runs]
     return Plan(
-        [_action(run) for run in runs if run.pk in latest],
+        [each for each in actions if each.row.pk in latest],
         "rerun",
         lambda batch: _rerun_selected(job, batch),
         RERUN_AT_ONCE,
         noun="run",
         skipped=[
-            SkippedRow(_run_keys(run), _name(run), ALREADY_RERUN)
-            for run in runs
-            if run.pk not in latest
+            SkippedRow(each.identity, each.name, ALREADY_RERUN)
+            for each in actions
+            if each.row.pk not in latest
         ],
     )
 
@@ -127,18 +123,6 @@ def _selected_runs(job: Job, options: dict[str, Any]) -> list[Run]:
             f"{READ_LIMIT:,} runs of the range. Use a shorter range from --since to --until."
         )
     return found.runs[::-1]
-
-
-def _action(run: Run) -> BulkAction[Run]:
-    return BulkAction(_run_keys(run), _name(run), run)
-
-
-def _run_keys(run: Run) -> dict[str, Any]:
-    return {"run": str(run.pk), "job": str(run.job)}
-
-
-def _name(run: Run) -> str:
-    return f"{run} ({run.pk})"
 
 
 def _rerun(run: Run) -> ActionOutcome:

@@ -17,7 +17,7 @@ from django_dcron.diagnosis.job_list import next_run_of
 from django_dcron.jobs.bulk_skips import why_not_resumed
 from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions
-from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
@@ -47,11 +47,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     selected = select(options, find_job)
     skipped = bulk_actions.skipped_jobs(selected, why_not_resumed)
     plan = Plan(
-        [
-            BulkAction(bulk_actions.job_keys(job), str(job), job)
-            for job in selected.rows
-            if job.pk not in skipped
-        ],
+        [bulk_actions.action_on_job(job) for job in selected.rows if job.pk not in skipped],
         "resume",
         _resume,
         bulk_actions.JOBS_AT_ONCE,

@@ -19,7 +19,7 @@ from django_dcron.diagnosis.start_caution import shadow_caution, start_cautions,
 from django_dcron.exceptions import DcronError, InvalidArguments, UnknownTarget
 from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions, option_values
-from django_dcron.management.dcron.bulk_actions import ActionOutcome, BulkAction, Plan
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.history import run_document
 from django_dcron.management.dcron.job_selection import SelectedRows, add_selection, select
@@ -109,7 +109,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _run_many(output: Output, selected: SelectedRows[Job], options: dict[str, Any]) -> None:
     arguments = _arguments(options)
     plan = Plan(
-        [BulkAction(bulk_actions.job_keys(job), str(job), job) for job in selected.rows],
+        [bulk_actions.action_on_job(job) for job in selected.rows],
         "run",
         lambda jobs: _trigger_many(jobs, arguments),
         bulk_actions.JOBS_AT_ONCE,

@@ -15,7 +15,6 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Q
-from django.utils import timezone
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -23,9 +22,9 @@ from django_dcron.diagnosis.audit_log import COLUMNS, entries_between, entry_doc
 from django_dcron.jobs.audit.differences import shown_changes
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import (
+    add_period,
     parse_period,
     parse_whole_number,
-    past_time_help,
 )
 from django_dcron.management.dcron.output import Column, Output, time_text
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Via
@@ -54,10 +53,7 @@ def add_arguments(parser: CommandParser) -> None:
         nargs="?",
         help=f"the entries of this job and its runs, also of a deleted job; {JOB_HELP}",
     )
-    parser.add_argument(
-        "--since", metavar="TIME", help=f"at or after this time: {past_time_help()}"
-    )
-    parser.add_argument("--until", metavar="TIME", help="before this time, same formats")
+    add_period(parser)
     parser.add_argument("--user", metavar="NAME", help="the entries of this user")
     parser.add_argument(
         "--action",
@@ -104,7 +100,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _entries(options: dict[str, Any]) -> AuditEntryQuerySet:
     using = alias_for(AuditEntry)
-    since, until = parse_period(options, database_now(using), timezone.get_current_timezone())
+    since, until = parse_period(options, database_now(using))
     entries = entries_between(AuditEntry.objects.using(using), since, until)
     if options["job"]:
         entries = _of_job(entries, options["job"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
-from django.utils import timezone
 
 from django_dcron import control
 from django_dcron.db.now import database_now
@@ -44,7 +43,7 @@ def add_namespace(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, now = Output(command, options), database_now(alias_for(Freeze))
-    until = option_values.parse_end(options, now, timezone.get_current_timezone())
+    until = option_values.parse_end(options, now)
     try:
         made = control.freeze(options["reason"], options["namespace"], until, by=user_name())
     except InvalidValue as error:

@@ -87,12 +87,7 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="N",
         help=f"maximum number of runs (default: {DEFAULT_LIMIT})",
     )
-    of_job.add_argument(
-        "--since",
-        metavar="TIME",
-        help=f"scheduled at or after this time: {option_values.past_time_help()}",
-    )
-    of_job.add_argument("--until", metavar="TIME", help="scheduled before this time, same formats")
+    option_values.add_period(of_job, "scheduled")
     of_job.add_argument(
         "--state",
         action="append",
@@ -131,7 +126,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _show_runs(out: Output, job: Job | None, options: dict[str, Any]) -> None:
     now = database_now(alias_for(Job))
-    since, until = option_values.parse_period(options, now, timezone.get_current_timezone())
+    since, until = option_values.parse_period(options, now)
     shows_upcoming = options["upcoming"] or State.PENDING in options["state"]
     page = read_run_history(
         job,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, _ActionsContainer
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.utils.timezone import get_current_timezone
 
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.schedules.timetable import BEGIN, END
@@ -127,15 +128,23 @@ def parse_past_time(label: str, text: str, now: datetime, zone: tzinfo) -> datet
     )
 
 
+def add_period(parser: _ActionsContainer, verb: str = "") -> None:
+    """Add ``--since`` and ``--until``. ``verb``: what happened in the period: ``scheduled``."""
+    start = f"{verb} at or after this time".lstrip()
+    end = f"{verb} before this time".lstrip()
+    parser.add_argument("--since", metavar="TIME", help=f"{start}: {past_time_help()}")
+    parser.add_argument("--until", metavar="TIME", help=f"{end}, same formats")
+
+
 def parse_period(
-    options: Mapping[str, Any], now: datetime, zone: tzinfo
+    options: Mapping[str, Any], now: datetime
 ) -> tuple[datetime | None, datetime | None]:
-    """Return the times of ``--since`` and ``--until``; None for an option that isn't given.
+    """Return the times of ``add_period``'s options; None for an option that isn't given.
 
     Raises ``CommandError`` if a time is invalid, or unless ``--since`` is before ``--until``.
     """
     since, until = (
-        parse_past_time(f"--{name}", options[name], now, zone)
+        parse_past_time(f"--{name}", options[name], now, get_current_timezone())
         if options[name] is not None
         else None
         for name in ("since", "until")
@@ -191,14 +200,14 @@ def add_end(parser: CommandParser, what: str, default: str) -> None:
     )
 
 
-def parse_end(options: Mapping[str, Any], now: datetime, zone: tzinfo) -> datetime | None:
+def parse_end(options: Mapping[str, Any], now: datetime) -> datetime | None:
     """Return the time of ``add_end``'s options. None: there is no end yet."""
     if (text := options["duration"]) is not None:
         if not (length := parse_duration_option("--for", text)):
             raise usage_error(f"--for {text!r} is too short (allowed: a duration above 0).")
         return now + length
     if options["until"] is not None:
-        return parse_until_option(options["until"], now, zone)
+        return parse_until_option(options["until"], now, get_current_timezone())
     return None
 
 

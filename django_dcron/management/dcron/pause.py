@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
-from django.utils import timezone
 
 from django_dcron import control
 from django_dcron.db.now import database_now
@@ -47,7 +46,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     now = database_now(alias_for(Job))
-    until = option_values.parse_end(options, now, timezone.get_current_timezone())
+    until = option_values.parse_end(options, now)
     selected = select(options, find_job)
     reason = bulk_actions.reason_with_user(options["reason"])
     # As in the admin, a pause of many jobs doesn't replace the reason and end of another pause.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
-from django.utils import timezone
 
 from django_dcron import control
 from django_dcron.db.now import database_now
@@ -56,12 +55,7 @@ def add_arguments(parser: CommandParser) -> None:
         choices=[state.value for state in State if state in FINAL],
         help="runs in this state (repeatable)",
     )
-    of_job.add_argument(
-        "--since",
-        metavar="TIME",
-        help=f"scheduled at or after this time: {option_values.past_time_help()}",
-    )
-    of_job.add_argument("--until", metavar="TIME", help="scheduled before this time, same formats")
+    option_values.add_period(of_job, "scheduled")
     bulk_actions.add_confirmation(parser)
     add_json(parser)
 
@@ -115,7 +109,7 @@ def _plan_of_selected(job: Job, runs: Sequence[Run]) -> Plan[Run]:
 def _selected_runs(job: Job, options: dict[str, Any]) -> list[Run]:
     """Return the selected runs, oldest first."""
     now = database_now(alias_for(Job))
-    since, until = option_values.parse_period(options, now, timezone.get_current_timezone())
+    since, until = option_values.parse_period(options, now)
     found = read_run_history(job, MAX_SELECTED, states=options["state"], since=since, until=until)
     if found.more:
         raise usage_error(

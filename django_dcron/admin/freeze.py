@@ -45,9 +45,9 @@ from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.bounded_count import count_up_to
+from django_dcron.diagnosis.freezes import visible_freezes
 from django_dcron.jobs.action_texts import unfrozen_text
 from django_dcron.models import Freeze, Job, Run
-from django_dcron.models.freeze import FreezeQuerySet
 from django_dcron.policies.freezing import ALL_NAMESPACES, FreezeExtent, holding_freeze
 from django_dcron.policies.health.problems import bounded_number
 from django_dcron.utils.time_format import format_site_time
@@ -101,19 +101,9 @@ def _read_freezes(request: HttpRequest, site: admin.AdminSite) -> list[Freeze]:
     if not may_view(request, Job, site):
         return []
     try:
-        return list(_visible(request, site).in_force())
+        return list(visible_freezes(admin_scope(request, site)).in_force())
     except (DatabaseError, InterfaceError):
         return []
-
-
-def _visible(request: HttpRequest, site: admin.AdminSite) -> FreezeQuerySet:
-    """Return freezes of all namespaces, and of namespaces with visible jobs."""
-    freezes = Freeze.objects.using(alias_for(Freeze))
-    scope = admin_scope(request, site)
-    if not scope.narrows(Job):
-        return freezes
-    namespaces = scope.jobs.order_by().values_list("namespace", flat=True).distinct()
-    return freezes.filter(namespace__in=[ALL_NAMESPACES, *namespaces])
 
 
 def _freezable_namespaces(request: HttpRequest, site: admin.AdminSite) -> list[str]:
@@ -225,7 +215,7 @@ class FreezeAdmin(ActionAdmin[Freeze], AuditedAdmin[Freeze], ListAdmin[Freeze]):
     since_column = moment_column("since", _("since"))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Freeze]:
-        return _visible(request, self.admin_site).order_by("namespace")
+        return visible_freezes(admin_scope(request, self.admin_site)).order_by("namespace")
 
     def get_fields(self, request: HttpRequest, obj: Freeze | None = None) -> Any:
         if obj is None:

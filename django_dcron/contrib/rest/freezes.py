@@ -22,10 +22,10 @@ from django_dcron.contrib.rest.viewsets import (
     row_or_404,
 )
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.freezes import visible_freezes
 from django_dcron.jobs.freezing import unknown_namespace
 from django_dcron.jobs.pausing import LONGEST_STORED_REASON
 from django_dcron.models import Freeze, Job
-from django_dcron.models.freeze import FreezeQuerySet
 from django_dcron.policies.freezing import ALL_NAMESPACES
 
 ROW = ("id", "namespace", "reason", "frozen_by", "since", "until", "ended_by")
@@ -84,7 +84,8 @@ class FreezeViewSet(BaseViewSet):
         query=FreezeQuery,
     )
     def list(self, request: Request) -> Response:
-        query, freezes = self.validate(FreezeQuery, request.query_params), self._visible()
+        query = self.validate(FreezeQuery, request.query_params)
+        freezes = visible_freezes(self.scope)
         if "namespace" in query:
             freezes = freezes.covering(query["namespace"])
         freezes = freezes.in_force()
@@ -116,18 +117,10 @@ class FreezeViewSet(BaseViewSet):
         error_responses={409: "The freeze has ended."},
     )
     def destroy(self, request: Request, freeze_id: str) -> Response:
-        freeze = row_or_404(self._visible(), number_or_404(freeze_id))
+        freeze = row_or_404(visible_freezes(self.scope), number_or_404(freeze_id))
         self._check_affected_jobs_visible(freeze.namespace)
         control.unfreeze(freeze.namespace, by=request.user.get_username())
         return Response(status=204)
-
-    def _visible(self) -> FreezeQuerySet:
-        """Return freezes of all namespaces, and of namespaces with visible jobs."""
-        freezes = Freeze.objects.using(alias_for(Freeze))
-        if not self.scope.narrows(Job):
-            return freezes
-        namespaces = self.scope.jobs.order_by().values_list("namespace", flat=True).distinct()
-        return freezes.filter(namespace__in=[ALL_NAMESPACES, *namespaces])
 
     def _check_affected_jobs_visible(self, namespace: str) -> None:
         """Raise ``PermissionDenied`` if the freeze would affect jobs that the user may not see."""

@@ -82,7 +82,7 @@ def _changes_of(line: Schedule, after: datetime, until: datetime) -> Iterator[Cl
                 effect = _effect_on_moved(line.rule, cron, period)
         if effect is not None:
             at = period.start.replace(tzinfo=UTC)
-            yield ClockChange(zone, at, *_local_times_at_start(period), effect)
+            yield ClockChange(zone, at, period.shown_before, period.shown_after, effect)
 
 
 def _periods_begun(zone: str, after: datetime, until: datetime) -> Iterator[OffsetPeriod]:
@@ -98,12 +98,11 @@ def _periods_begun(zone: str, after: datetime, until: datetime) -> Iterator[Offs
 
 def effect_at(cron: Cron, period: OffsetPeriod) -> Effect | None:
     """Return the effect of the clock change at the start of ``period``, if there is one."""
-    shown_before, shown_after = _local_times_at_start(period)
-    shift = shown_after - shown_before
+    shift = period.offset - period.offset_before
     small = abs(shift) <= SMALL_SHIFT
     fixed = cron.fixed and small
     unnoticed = small and not fixed and cron.hour.everything and not shift % HOUR
-    low, high = sorted((shown_before, shown_after))
+    low, high = sorted((period.shown_before, period.shown_after))
     if not shift or unnoticed or not _falls_between(cron, low, high):
         return None
     if shift > timedelta():
@@ -115,7 +114,7 @@ def _effect_with_calendar(
     effect: Effect, rule: Windowed, cron: Cron, period: OffsetPeriod
 ) -> Effect | None:
     """Return the effect on a schedule whose calendar excludes times, if there is one."""
-    low, high = sorted(_local_times_at_start(period))
+    low, high = sorted((period.shown_before, period.shown_after))
     if not _has_open_time(rule, cron, low, high):
         return None
     if effect is Effect.ONCE_AFTER and rule.excludes(period.start):
@@ -129,8 +128,7 @@ def _effect_on_moved(rule: Windowed, cron: Cron, period: OffsetPeriod) -> Effect
 
     If ``cron`` itself matches such a time, ``_effect_with_calendar`` decides.
     """
-    shown_before, shown_after = _local_times_at_start(period)
-    low, high = sorted((shown_before, shown_after))
+    low, high = sorted((period.shown_before, period.shown_after))
     if low == high or _falls_between(cron, low, high):
         return None
     end = rule.calendar.open_time_from(low)
@@ -140,7 +138,7 @@ def _effect_on_moved(rule: Windowed, cron: Cron, period: OffsetPeriod) -> Effect
     last = cron.at_or_before(low)
     if last is None or last <= begin:
         return None
-    if shown_after < shown_before:
+    if period.offset < period.offset_before:
         return Effect.FIRST_TIME
     return None if rule.excludes(period.start) else Effect.ONCE_AFTER
 
@@ -159,11 +157,6 @@ def _has_open_time(rule: Windowed, cron: Cron, low: datetime, high: datetime) ->
         if local == found or (rule.moves and local is not None and local < high):
             return True
     return False
-
-
-def _local_times_at_start(period: OffsetPeriod) -> tuple[datetime, datetime]:
-    """Return the local times at the start of ``period``, in the old and in the new offset."""
-    return period.start + period.offset_before, period.start + period.offset
 
 
 def _falls_between(cron: Cron, low: datetime, high: datetime) -> bool:

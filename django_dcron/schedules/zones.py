@@ -51,6 +51,16 @@ class OffsetPeriod:
     offset: timedelta
     offset_before: timedelta
 
+    @property
+    def shown_before(self) -> datetime:
+        """The local time at the start by the old offset; naive."""
+        return self.start + self.offset_before
+
+    @property
+    def shown_after(self) -> datetime:
+        """The local time at the start by the new offset; naive."""
+        return self.start + self.offset
+
 
 def check_zone(name: object) -> str:
     """Return the name if it is a zone of the tz database; otherwise raise ``InvalidTimeZone``."""

@@ -61,7 +61,7 @@ def occurrence_note(
     crons, period = _crons(timetable, zone), _offset_period_at(occurrence, zone)
     if occurrence != period.start.replace(tzinfo=UTC):
         return None
-    first, after = _edges(period)
+    first, after = period.shown_before, period.shown_after
     moved = [cron for cron in crons if effect_at(cron, period) is Effect.ONCE_AFTER]
     skipped = min(filter(None, (cron.at_or_after(first) for cron in moved)), default=None)
     if skipped is None or any(cron.at_or_after(after) == after for cron in crons):
@@ -77,13 +77,12 @@ def occurrence_note(
 def _in_gap(local: datetime, length: timedelta, zone: ZoneInfo, crons: list[Cron]) -> RequestedTime:
     period = _offset_period_at(local.astimezone(UTC), zone)
     end = period.start.replace(tzinfo=UTC)
-    first, after = _edges(period)
     values = {
         "time": format_time_of_day(local),
         "day": f"{local:%Y-%m-%d}",
         "zone": zone.key,
-        "from": format_time_of_day(first),
-        "to": format_time_of_day(after),
+        "from": format_time_of_day(period.shown_before),
+        "to": format_time_of_day(period.shown_after),
     }
     matching_crons = [cron for cron in crons if _falls_on(cron, local, length)]
     if any(effect_at(cron, period) is Effect.ONCE_AFTER for cron in matching_crons):
@@ -146,8 +145,3 @@ def _falls_on(cron: Cron, local: datetime, length: timedelta) -> bool:
 
 def _offset_period_at(instant: datetime, zone: ZoneInfo) -> OffsetPeriod:
     return offset_period_at(zone.key, instant.astimezone(UTC).replace(tzinfo=None))
-
-
-def _edges(period: OffsetPeriod) -> tuple[datetime, datetime]:
-    """Return the local time of the change by the old offset, and by the new one."""
-    return period.start + period.offset_before, period.start + period.offset

@@ -8,7 +8,7 @@ result is never older than the last change of a job.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from django_dcron.schedules.crowding import CrowdedMinute, TimetableGroup, crowd
 from django_dcron.schedules.load import HOUR, MINUTE, RealHours, RealMinute
 from django_dcron.schedules.schedule import Schedule, has_hash, parse_with_drawn_values
 from django_dcron.schedules.timetable import Timetable
+from django_dcron.schedules.upcoming_days import midnight
 
 DAYS = 7
 RESULTS_CACHED = 8
@@ -102,8 +103,8 @@ def _load(
 
 
 def _count(first_day: date, zone: tzinfo, jobs: JobQuerySet) -> Load:
-    begin = _midnight(first_day, zone)
-    hours = RealHours(begin, (_midnight(first_day + timedelta(days=DAYS), zone) - begin) // HOUR)
+    begin = midnight(first_day, zone)
+    hours = RealHours(begin, (midnight(first_day + timedelta(days=DAYS), zone) - begin) // HOUR)
     groups = groups_of(jobs, hours)
     counts = [0] * hours.count
     for group in groups:
@@ -146,10 +147,6 @@ def in_every_minute(schedule: Schedule) -> bool:
         if line.wall_clock and line.wall_clock.cron.minute.everything:
             return True
     return schedule.interval is not None and schedule.interval <= MINUTE
-
-
-def _midnight(day: date, zone: tzinfo) -> datetime:
-    return datetime.combine(day, time.min, zone).astimezone(UTC)
 
 
 def scheduled_jobs(selection: JobSelection, scope: Scope = EVERYTHING) -> JobQuerySet:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -147,7 +147,7 @@ def _minute_of(instant: datetime) -> datetime:
     return instant.replace(second=0, microsecond=0)
 
 
-def midnight(day: date, zone: ZoneInfo) -> datetime:
+def midnight(day: date, zone: tzinfo) -> datetime:
     """Return the first instant of a local day, in UTC."""
     return datetime.combine(day, time.min, zone).astimezone(UTC)
 

@@ -29,6 +29,12 @@ Time = tuple[int, int]
 """Hour and minute."""
 
 
+def without_match(found: re.Match[str]) -> str:
+    """Return the other words of the searched text."""
+    words = found.string
+    return " ".join(f"{words[: found.start()]} {words[found.end() :]}".split())
+
+
 def with_at(words: str) -> str:
     """Return the sentence with "at" before each time that lacks it."""
     words = re.sub(_CLOCK_WITHOUT_AT, r"at \g<0>", words)
@@ -46,7 +52,7 @@ def take_times(words: str) -> tuple[str, list[Time] | None]:
     found = re.search(_AT_TIMES, words)
     if found is None:
         return words, None if part else []
-    others = " ".join(f"{words[: found.start()]} {words[found.end() :]}".split())
+    others = without_match(found)
     texts = re.split(r" and (?:at )?", found[1])
     times = [_time_in(part, text) if part else _time(text) for text in texts]
     valid = [time for time in times if time is not None]
@@ -84,7 +90,7 @@ def take_hours(words: str) -> tuple[str, tuple[Time | None, Time | None] | None]
     """Return the other words and the bounds of the time of day, if any are named."""
     if not (found := re.search(_BETWEEN, words)):
         return words, None
-    others = " ".join(f"{words[: found.start()]} {words[found.end() :]}".split())
+    others = without_match(found)
     bounds = found[1], found[2]
     if any(bound.isdigit() for bound in bounds) and any(bound.endswith("m") for bound in bounds):
         return others, (None, None)  # "1 and 5pm" may begin at 1am or 1pm

@@ -24,6 +24,7 @@ from django_dcron.schedules.sentence_times import (
     take_hours,
     take_times,
     with_at,
+    without_match,
 )
 
 MAX_LENGTH = 200
@@ -261,7 +262,7 @@ def _take_months(words: str) -> tuple[str, str | None]:
     if not (found := re.search(_IN_MONTHS, words)):
         return words, ""
     names = re.split(r" and (?:in )?", found[1])
-    others = " ".join(f"{words[: found.start()]} {words[found.end() :]}".split())
+    others = without_match(found)
     return others, ",".join(_month(name) for name in names)
 
 

@@ -30,9 +30,14 @@ from django_dcron.contrib.importers.source_contents import SourceProblem
 from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS, process_name
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.management.dcron import import_
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.import_output import does_work, here_and_there
+from django_dcron.management.dcron.importing import (
+    ImportResult,
+    add_source_options,
+    import_entries,
+    read_source,
+)
 from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add_json
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Job, Node
@@ -79,7 +84,7 @@ def add_arguments(parser: CommandParser) -> None:
         help=f"hand the work back to the source ({', '.join(HANDBACK_SOURCES)})",
     )
     parser.add_argument("--apply", action="store_true", help="write the changes")
-    import_.add_source_options(parser)
+    add_source_options(parser)
     add_json(parser)
 
 
@@ -99,7 +104,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         "restore": [],
     }
     options = {**defaults, **options, "take_over": True}
-    result = import_.import_entries(out, options, import_.read_source(options))
+    result = import_entries(out, options, read_source(options))
     if options["apply"]:
         if not out.is_json and _doctor_detects_runs(options):
             _show_next_step(out, options["source"])
@@ -108,7 +113,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         _show_preview_result(out, result)
 
 
-def _show_preview_result(out: Output, result: import_.ImportResult) -> None:
+def _show_preview_result(out: Output, result: ImportResult) -> None:
     """Show whether the handover would be complete. Raises ``CommandError`` if it wouldn't be."""
     above = "" if out.is_json else "; see above"
     if left := _not_taken_over(result):
@@ -120,7 +125,7 @@ def _show_preview_result(out: Output, result: import_.ImportResult) -> None:
         _show_unscheduled(out, result, "would run")
 
 
-def _running(result: import_.ImportResult) -> int:
+def _running(result: ImportResult) -> int:
     """Return the number of jobs that run here after the handover."""
     return sum(
         does_work(plan.job or plan.existing)
@@ -129,7 +134,7 @@ def _running(result: import_.ImportResult) -> int:
     )
 
 
-def _show_unscheduled(out: Output, result: import_.ImportResult, run: str) -> None:
+def _show_unscheduled(out: Output, result: ImportResult, run: str) -> None:
     """Show the number of entries without a job, except those that are disabled in the source."""
     number = sum(plan.outcome in PROBLEMS and plan.entry.is_enabled for plan in result.plans)
     if number:
@@ -141,7 +146,7 @@ def _show_unscheduled(out: Output, result: import_.ImportResult, run: str) -> No
         )
 
 
-def _show_takeover_result(out: Output, source: str, result: import_.ImportResult) -> None:
+def _show_takeover_result(out: Output, source: str, result: ImportResult) -> None:
     """Show the result. Raises ``CommandError`` if imported jobs aren't enabled.
 
     Entries that could never be imported don't keep the handover of the others from success.
@@ -186,7 +191,7 @@ def _show_paused(out: Output, source: str, paused: list[str]) -> None:
     )
 
 
-def _not_taken_over(result: import_.ImportResult) -> int:
+def _not_taken_over(result: ImportResult) -> int:
     """Return the number of shadows that stay shadows, and of jobs that problems keep paused."""
     blocked = {
         plan.existing.pk

@@ -17,8 +17,9 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.diagnosis.why.explanation import Answer, explain, explain_latest
+from django_dcron.diagnosis.why.explanation import Answer, explain
 from django_dcron.diagnosis.why.explanation_data import OTHER_RUNS_READ_LIMIT
+from django_dcron.diagnosis.why.latest import explain_latest
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.jobs import pausing

@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.utils.translation import gettext as _
@@ -32,7 +32,7 @@ from django_dcron.diagnosis.why.cluster_sentences import (
     start_after_freeze,
     worker_sentences,
 )
-from django_dcron.diagnosis.why.explanation_data import OCCURRENCE_TRIGGERS, ExplanationData
+from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.nearby import MOVED_SHOWN
 from django_dcron.diagnosis.why.no_run import (
     ExplainedOccurrence,
@@ -41,7 +41,6 @@ from django_dcron.diagnosis.why.no_run import (
     explain_no_occurrence,
 )
 from django_dcron.diagnosis.why.other_jobs import other_jobs_sentences
-from django_dcron.diagnosis.why.pause_sentences import present_pause_sentences
 from django_dcron.diagnosis.why.requested_time import occurrence_note
 from django_dcron.diagnosis.why.run_sentences import (
     claimed_late,
@@ -156,77 +155,6 @@ def explain_local(
     return answer
 
 
-def explain_latest(job: Job, now: datetime) -> Answer:
-    """Explain the job's last occurrence, or ``now`` if the job is paused or had no occurrence.
-
-    If a manual or chained run was created later, explain that run too.
-    """
-    present = explain(job, now, exact=True)
-    latest = present.occurrence or present.before
-    data = ExplanationData(job, now, show_nodes=True)
-    answer = _latest_occurrence(data, latest, present)
-    run = _latest_other_run(data, after=latest or BEGIN)
-    if run is not None and not (answer.run and answer.run.pk == run.pk):
-        outcome = _run_outcome(data, run, stated=answer.sentences)
-        sentences = (*answer.sentences, _created_later(data, run), *outcome.sentences)
-        answer = replace(answer, sentences=sentences, run=answer.run or run)
-    unstated = [
-        freeze
-        for freeze in data.freezes_in_force()
-        if next(freeze_sentences(data, [freeze])) not in answer.sentences
-    ]
-    return replace(answer, sentences=(*answer.sentences, *freeze_sentences(data, unstated)))
-
-
-def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: Answer) -> Answer:
-    pause = tuple(present_pause_sentences(data))
-    if pause and present.verdict is WhyVerdict.NO_OCCURRENCE:
-        return replace(present, verdict=WhyVerdict.PAUSED, sentences=pause)
-    if data.job.is_paused:
-        return present
-    if latest is None:  # The user gave no time, so omit that the present doesn't match.
-        sentences = tuple(each for each in present.sentences if each.code != "no_match")
-        return replace(present, sentences=sentences or present.sentences)
-    answer = explain(data.job, latest, exact=True)
-    if answer.verdict is not WhyVerdict.NOT_CREATED:
-        return answer
-    # The schedule may have changed since the job was created.
-    if (earlier := _latest_run_of_occurrence(data)) is not None:
-        return explain(data.job, earlier.scheduled_at, exact=True)
-    return replace(present, sentences=tuple(_no_occurrence_yet(data)), before=None)
-
-
-def _latest_run_of_occurrence(data: ExplanationData) -> Run | None:
-    """Return the latest run of an occurrence that was due."""
-    due = data.runs.filter(scheduled_at__lte=data.now, rerun_of=None)
-    return due.filter(trigger__in=OCCURRENCE_TRIGGERS).order_by("-scheduled_at").first()
-
-
-def _latest_other_run(data: ExplanationData, after: datetime) -> Run | None:
-    """Return the latest manual or chained run that is scheduled later than ``after``."""
-    later = data.runs.filter(scheduled_at__gt=after)
-    return later.exclude(trigger__in=OCCURRENCE_TRIGGERS).order_by("-scheduled_at").first()
-
-
-def _created_later(data: ExplanationData, run: Run) -> Sentence:
-    at = data.format_time(run.scheduled_at)
-    if run.trigger == Trigger.CHAIN:
-        text = _("Another job triggered a run at %(run_at)s (%(run_id)s).")
-        return Sentence("chained_later", text, run_at=at, run_id=str(run.pk))
-    text = _("A run was created manually at %(run_at)s (%(run_id)s).")
-    return Sentence("manual_later", text, run_at=at, run_id=str(run.pk))
-
-
-def _no_occurrence_yet(data: ExplanationData) -> Iterator[Sentence]:
-    if data.nearby.after is None:
-        yield Sentence("no_occurrence_yet", _("The job has had no occurrence yet."))
-    else:
-        text = _("The job has had no occurrence yet. The first one is %(first)s.")
-        first = data.format_time(data.nearby.after)
-        yield Sentence("no_occurrence_yet", text, first=first)
-    yield from node_sentences(data)
-
-
 def _occurrences(data: ExplanationData) -> list[datetime]:
     """Return the occurrences in the requested time: those with a run, and those of the definition.
 
@@ -240,7 +168,7 @@ def _occurrences(data: ExplanationData) -> list[datetime]:
 
 def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> ExplainedOccurrence:
     if occurrence and (run := data.runs_by_occurrence.get(occurrence)):
-        return _run_outcome(data, run)
+        return run_outcome(data, run)
     if data.definition_may_be_newer:
         if run := _counting_run(data, occurrence or data.requested.start):
             sentences = [_counted_under_other_definition(data, run), *changed_since(data)]
@@ -253,7 +181,7 @@ def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> Explained
     return explain_missing_run(data, occurrence)
 
 
-def _run_outcome(
+def run_outcome(
     data: ExplanationData, run: Run, *, stated: Sequence[Sentence] = ()
 ) -> ExplainedOccurrence:
     """Explain the run's state.

@@ -18,13 +18,9 @@ from django.utils import timezone
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.why.explanation import (
-    Answer,
-    explain,
-    explain_latest,
-    explain_local,
-)
+from django_dcron.diagnosis.why.explanation import Answer, explain, explain_local
 from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
+from django_dcron.diagnosis.why.latest import explain_latest
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import negative_result

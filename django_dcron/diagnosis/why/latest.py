@@ -1,0 +1,90 @@
+"""Explain a job's last occurrence, and a manual or chained run after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+
+from django.utils.translation import gettext as _
+
+from django_dcron.diagnosis.why.cluster_sentences import freeze_sentences, node_sentences
+from django_dcron.diagnosis.why.explanation import Answer, explain, run_outcome
+from django_dcron.diagnosis.why.explanation_data import OCCURRENCE_TRIGGERS, ExplanationData
+from django_dcron.diagnosis.why.pause_sentences import present_pause_sentences
+from django_dcron.diagnosis.why.sentence import Sentence
+from django_dcron.diagnosis.why.verdicts import WhyVerdict
+from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import Trigger
+from django_dcron.schedules.timetable import BEGIN
+
+
+def explain_latest(job: Job, now: datetime) -> Answer:
+    """Explain the job's last occurrence, or ``now`` if the job is paused or had no occurrence.
+
+    If a manual or chained run was created later, explain that run too.
+    """
+    present = explain(job, now, exact=True)
+    latest = present.occurrence or present.before
+    data = ExplanationData(job, now, show_nodes=True)
+    answer = _latest_occurrence(data, latest, present)
+    run = _latest_other_run(data, after=latest or BEGIN)
+    if run is not None and not (answer.run and answer.run.pk == run.pk):
+        outcome = run_outcome(data, run, stated=answer.sentences)
+        sentences = (*answer.sentences, _created_later(data, run), *outcome.sentences)
+        answer = replace(answer, sentences=sentences, run=answer.run or run)
+    unstated = [
+        freeze
+        for freeze in data.freezes_in_force()
+        if next(freeze_sentences(data, [freeze])) not in answer.sentences
+    ]
+    return replace(answer, sentences=(*answer.sentences, *freeze_sentences(data, unstated)))
+
+
+def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: Answer) -> Answer:
+    pause = tuple(present_pause_sentences(data))
+    if pause and present.verdict is WhyVerdict.NO_OCCURRENCE:
+        return replace(present, verdict=WhyVerdict.PAUSED, sentences=pause)
+    if data.job.is_paused:
+        return present
+    if latest is None:  # The user gave no time, so omit that the present doesn't match.
+        sentences = tuple(each for each in present.sentences if each.code != "no_match")
+        return replace(present, sentences=sentences or present.sentences)
+    answer = explain(data.job, latest, exact=True)
+    if answer.verdict is not WhyVerdict.NOT_CREATED:
+        return answer
+    # The schedule may have changed since the job was created.
+    if (earlier := _latest_run_of_occurrence(data)) is not None:
+        return explain(data.job, earlier.scheduled_at, exact=True)
+    return replace(present, sentences=tuple(_no_occurrence_yet(data)), before=None)
+
+
+def _latest_run_of_occurrence(data: ExplanationData) -> Run | None:
+    """Return the latest run of an occurrence that was due."""
+    due = data.runs.filter(scheduled_at__lte=data.now, rerun_of=None)
+    return due.filter(trigger__in=OCCURRENCE_TRIGGERS).order_by("-scheduled_at").first()
+
+
+def _latest_other_run(data: ExplanationData, after: datetime) -> Run | None:
+    """Return the latest manual or chained run that is scheduled later than ``after``."""
+    later = data.runs.filter(scheduled_at__gt=after)
+    return later.exclude(trigger__in=OCCURRENCE_TRIGGERS).order_by("-scheduled_at").first()
+
+
+def _created_later(data: ExplanationData, run: Run) -> Sentence:
+    at = data.format_time(run.scheduled_at)
+    if run.trigger == Trigger.CHAIN:
+        text = _("Another job triggered a run at %(run_at)s (%(run_id)s).")
+        return Sentence("chained_later", text, run_at=at, run_id=str(run.pk))
+    text = _("A run was created manually at %(run_at)s (%(run_id)s).")
+    return Sentence("manual_later", text, run_at=at, run_id=str(run.pk))
+
+
+def _no_occurrence_yet(data: ExplanationData) -> Iterator[Sentence]:
+    if data.nearby.after is None:
+        yield Sentence("no_occurrence_yet", _("The job has had no occurrence yet."))
+    else:
+        text = _("The job has had no occurrence yet. The first one is %(first)s.")
+        first = data.format_time(data.nearby.after)
+        yield Sentence("no_occurrence_yet", text, first=first)
+    yield from node_sentences(data)

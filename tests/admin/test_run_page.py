@@ -15,7 +15,7 @@ from django.utils.timezone import now
 from pytest_django import Settings
 
 from django_dcron import control
-from django_dcron.admin.runs import page
+from django_dcron.admin.runs import page, state_sentences
 from django_dcron.admin.runs.admin import JOB_ARGUMENTS_NOTE
 from django_dcron.admin.runs.attempt_texts import CHARACTERS_SHOWN, indented_json
 from django_dcron.admin.runs.attempt_timeline import CLAIMED_EARLY, CLAIMED_LATE, PHASE_LABELS
@@ -92,57 +92,65 @@ FAR = NOON.replace(year=9000)
 @pytest.mark.parametrize(
     ("values", "sentence", "time"),
     [
-        ({"state": "pending"}, page.OVERDUE, "2026-03-01 12:00:00"),
+        ({"state": "pending"}, state_sentences.OVERDUE, "2026-03-01 12:00:00"),
         (
             {"state": "pending", "due_at": FAR},
-            page.SENTENCES[State.PENDING],
+            state_sentences.SENTENCES[State.PENDING],
             "9000-03-01 12:00:00",
         ),
-        ({"state": "pending", "due_at": FAR, "attempt": 2}, page.RETRY_DUE, "9000-03-01 12:00:00"),
+        (
+            {"state": "pending", "due_at": FAR, "attempt": 2},
+            state_sentences.RETRY_DUE,
+            "9000-03-01 12:00:00",
+        ),
         (
             {"state": "queued", "queued_at": NOON, "deliveries": 1},
-            page.SENTENCES[State.QUEUED],
+            state_sentences.SENTENCES[State.QUEUED],
             "2026-03-01 12:00:00",
         ),
         (
             {"state": "pending", "queued_at": NOON, "deliveries": 1},
-            page.NOT_STARTED,
+            state_sentences.NOT_STARTED,
             "2026-03-01 12:00:00",
         ),
         (
             {"state": "queued", "queued_at": NOON, "deliveries": 2},
-            page.SENT_AGAIN,
+            state_sentences.SENT_AGAIN,
             "2026-03-01 12:00:00",
         ),
-        ({"state": "waiting", "reason": "the run before"}, page.SENTENCES[State.WAITING], ""),
+        (
+            {"state": "waiting", "reason": "the run before"},
+            state_sentences.SENTENCES[State.WAITING],
+            "",
+        ),
         (
             {"state": "running", "started_at": NOON},
-            page.SENTENCES[State.RUNNING],
+            state_sentences.SENTENCES[State.RUNNING],
             "2026-03-01 12:00:00",
         ),
         (
             {"state": "succeeded", "finished_at": NOON},
-            page.SENTENCES[State.SUCCEEDED],
+            state_sentences.SENTENCES[State.SUCCEEDED],
             "12:00:00",
         ),
         (
             {"state": "failed", "finished_at": NOON, "reason": "ValueError"},
-            page.SENTENCES[State.FAILED],
+            state_sentences.SENTENCES[State.FAILED],
             "12:00:00",
         ),
         (
             {"state": "skipped", "finished_at": NOON, "reason": "overlap"},
-            page.SENTENCES[State.SKIPPED],
+            state_sentences.SENTENCES[State.SKIPPED],
             "12:00:00",
         ),
         (
             {"state": "missed", "finished_at": NOON, "reason": "late"},
-            page.SENTENCES[State.MISSED],
+            state_sentences.SENTENCES[State.MISSED],
             "",
         ),
         (
             {"state": "cancelled", "finished_at": NOON, "reason": "by ann"},
-            page.SENTENCES[State.CANCELLED],
+            state_sentences.SENTENCES[State.CANCELLED],
             "12:00:00",
         ),
     ],
@@ -177,7 +185,7 @@ def test_page_of_running_run_says_that_heartbeats_are_missing(
     admin_client: Client, running: Run, settings: Settings
 ) -> None:
     settings.DCRON_RUN_LEASE = timedelta(minutes=10)
-    start = str(page.NO_HEARTBEAT).partition("{")[0]
+    start = str(state_sentences.NO_HEARTBEAT).partition("{")[0]
 
     def is_silent_for(silence: timedelta) -> bool:
         Run.objects.update(heartbeat_at=now() - silence)
@@ -236,7 +244,7 @@ def test_page_counts_missed_occurrences_merged_into_run(admin_client: Client, jo
 
 
 def test_page_shows_requested_cancellation(admin_client: Client, running: Run) -> None:
-    requested = str(page.CANCEL_REQUESTED).format(time="2026-03-01 12:00:00")
+    requested = str(state_sentences.CANCEL_REQUESTED).format(time="2026-03-01 12:00:00")
     assert requested not in text_of(page_of(admin_client, running))
     Run.objects.update(cancel_requested_at=NOON, reason="too slow (ann)")
 

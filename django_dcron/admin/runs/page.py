@@ -22,7 +22,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import ngettext
 
 from django_dcron.admin.auto_refresh import PagePart
 from django_dcron.admin.display import (
@@ -57,6 +57,7 @@ from django_dcron.admin.runs.comparison import (
 )
 from django_dcron.admin.runs.definition import ShownDefinition, definitions_of, shown_definitions
 from django_dcron.admin.runs.progress import Progress, progress_of
+from django_dcron.admin.runs.state_sentences import state_sentences
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
@@ -68,7 +69,7 @@ from django_dcron.diagnosis.run_history import replacing_run
 from django_dcron.jobs.representation import Document
 from django_dcron.models import Attempt, Definition, Incident, Job, Node, Run
 from django_dcron.models.run import RunQuerySet
-from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.lifecycle import State
 from django_dcron.utils.bounded_text import with_ellipsis
 
 ATTEMPTS_SHOWN = 10
@@ -77,33 +78,6 @@ REFRESH_EVERY = 2
 PARTS = ("status", "attempts")
 EXCERPT_LENGTH = 200
 """Characters to show of an earlier attempt's message."""
-
-
-SENTENCES = {
-    State.PENDING: gettext_lazy("Due at {due}."),
-    State.QUEUED: gettext_lazy("Sent to a worker at {queued}, not started yet."),
-    State.WAITING: gettext_lazy("Waiting for earlier runs of the job to finish."),
-    State.RUNNING: gettext_lazy("Running since {started}."),
-    State.SUCCEEDED: gettext_lazy("Finished at {finished}."),
-    State.FAILED: gettext_lazy("Finished at {finished}."),
-    State.SKIPPED: gettext_lazy("Skipped at {finished}."),
-    State.MISSED: gettext_lazy("Not started in time."),
-    State.CANCELLED: gettext_lazy("Cancelled at {finished}."),
-}
-
-OVERDUE = gettext_lazy("Due since {due}, not sent to a worker yet.")
-NOT_STARTED = gettext_lazy(
-    "Sent to a worker at {queued}, but no worker started it. It will be sent again."
-)
-SENT_AGAIN = gettext_lazy("Sent to a worker again at {queued}, not started yet.")
-WAITS_FOR_LIMIT = gettext_lazy("Waiting for the job's limit.")
-WAITS_FOR_RESUME = gettext_lazy("Waiting until the paused job is resumed.")
-NO_HEARTBEAT = gettext_lazy(
-    "The worker has sent no heartbeat since {time}. If none follows, a node ends the attempt as "
-    "lost."
-)
-RETRY_DUE = gettext_lazy("Attempt {number} is due at {due}.")
-CANCEL_REQUESTED = gettext_lazy("Cancellation requested at {time}.")
 
 
 def run_page_part(run: Run, name: str, site: admin.AdminSite) -> PagePart:
@@ -226,14 +200,7 @@ class RunPage:
     @property
     def sentences(self) -> list[SafeString]:
         run = self.run
-        sentences = [_state_sentence(run, self.now)]
-        if run.cancel_requested_at and run.state in (State.RUNNING, State.CANCELLED):
-            near = self.now if run.state == State.RUNNING else run.scheduled_at
-            at = render_time(run.cancel_requested_at, near)
-            sentences.append(format_html(str(CANCEL_REQUESTED), time=at))
-        last = run.heartbeat_at if run.state == State.RUNNING else None
-        if last is not None and self.now - last >= settings.RUN_LEASE:
-            sentences.append(format_html(str(NO_HEARTBEAT), time=render_time(last, self.now)))
+        sentences = [*state_sentences(run, self.now)]
         if not_retried := self._not_retried:
             sentences.append(not_retried)
         if expected_end := self._expected_end:
@@ -374,27 +341,3 @@ class RunPage:
 
     def context(self) -> dict[str, Any]:
         return {"page": self, "run": self.run}
-
-
-def _state_sentence(run: Run, now: datetime) -> SafeString:
-    text = SENTENCES[State(run.state)]
-    if run.state == State.PENDING and run.dispatched_at:
-        text = NOT_STARTED
-    elif run.state == State.QUEUED and run.deliveries > 1:
-        text = SENT_AGAIN
-    elif run.state == State.PENDING and run.due_at <= now:
-        text = OVERDUE
-    elif run.state == State.PENDING and run.attempt > 1:
-        text = RETRY_DUE
-    elif run.state == State.WAITING and run.limited:
-        text = WAITS_FOR_LIMIT
-    elif run.state == State.WAITING and run.trigger == Trigger.BACKFILL and run.job.is_paused:
-        text = WAITS_FOR_RESUME
-    return format_html(
-        str(text),
-        number=run.attempt,
-        due=render_time(run.due_at),
-        queued=render_time(run.queued_at),
-        started=render_time(run.started_at),
-        finished=render_time(run.finished_at, near=run.scheduled_at),
-    )

@@ -16,11 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from itertools import chain, starmap
 from typing import Any
 
 from django_dcron.exceptions import InvalidCalendar, InvalidSchedule, TranslatableError
+from django_dcron.schedules.calendar_entries import (
+    MIDNIGHT,
+    clock_range,
+    entries_of_time,
+    entry_lines,
+)
 from django_dcron.schedules.calendar_text import WEEKDAYS
 from django_dcron.schedules.days import DAY, FIRST_DAY, LAST_DAY
 from django_dcron.schedules.recurrence import Recurrence
@@ -39,8 +45,6 @@ MAX_DATES = 2000
 MAX_ENTRIES = 10_000
 """The maximum number of entries of a file, such as dates."""
 LONGEST_COMMENT = 60
-ENTRIES_PER_LINE = 5
-MIDNIGHT = time()
 
 _MISSING = _("iCalendar files need the package “icalendar”: pip install django-dcron[ics]")
 _TOO_LARGE = _("The file has %(count)d bytes (allowed: %(most)d).")
@@ -123,7 +127,7 @@ def read_ics(content: bytes, *, zone: tzinfo, first: date, last: date) -> ReadCa
         if number > MAX_ENTRIES:
             raise InvalidCalendar(_TOO_MANY_ENTRIES, most=MAX_ENTRIES, code="too_many_entries")
         if entries:
-            lines |= dict.fromkeys(_lines(entries, summary))
+            lines |= dict.fromkeys(entry_lines(entries, summary))
     if not lines and not omitted:
         raise InvalidCalendar(
             _NO_EVENTS, first=first.isoformat(), last=last.isoformat(), code="no_events"
@@ -171,7 +175,7 @@ class _Event:
         found: list[str] = []
         for begin, stop in starmap(self._in_zone, sorted(lengths.items())):
             if stop > datetime.combine(first, MIDNIGHT) and begin.date() <= last:
-                found += _entries(begin, stop)
+                found += entries_of_time(begin, stop)
         return found
 
     def _local(self, begin: date) -> datetime:
@@ -246,7 +250,7 @@ class _Event:
             if self._length > DAY:
                 return None
             begin = datetime.combine(self._day, self._time)
-            clock = f" {_clock_range(begin, begin + self._length)}"
+            clock = f" {clock_range(begin, begin + self._length)}"
         elif self._length % DAY:
             return None
         else:
@@ -296,44 +300,6 @@ def _length(start: date, end: date) -> timedelta:
         if end.tzinfo is not None:
             end = end.astimezone(start.tzinfo)
     return end - start
-
-
-def _lines(entries: Sequence[str], summary: str) -> Iterator[str]:
-    """Yield lines of a few entries each, the first one with the summary as a comment."""
-    comment = f" # {summary}" if summary else ""
-    for number in range(0, len(entries), ENTRIES_PER_LINE):
-        yield ", ".join(entries[number : number + ENTRIES_PER_LINE]) + comment
-        comment = ""
-
-
-def _entries(begin: datetime, stop: datetime) -> list[str]:
-    """Return the entries for the time from ``begin`` to ``stop``, in whole minutes."""
-    begin = begin.replace(second=0, microsecond=0)
-    if stop.second or stop.microsecond:
-        stop = stop.replace(second=0, microsecond=0) + timedelta(minutes=1)
-    if begin.time() == stop.time() == MIDNIGHT:
-        return [_dates(begin.date(), stop.date() - DAY)]
-    if stop - begin < DAY:
-        return [f"{begin:%Y-%m-%d} {_clock_range(begin, stop)}"]
-    found = []
-    first, last = begin.date(), stop.date()
-    if begin.time() != MIDNIGHT:
-        found.append(f"{first} {begin:%H:%M}-24:00")
-        first += DAY
-    if first < last:
-        found.append(_dates(first, last - DAY))
-    if stop.time() != MIDNIGHT:
-        found.append(f"{last} 00:00-{stop:%H:%M}")
-    return found
-
-
-def _dates(first: date, last: date) -> str:
-    return f"{first}" if first == last else f"{first}..{last}"
-
-
-def _clock_range(begin: datetime, stop: datetime) -> str:
-    end = "24:00" if stop.time() == MIDNIGHT else f"{stop:%H:%M}"
-    return f"{begin:%H:%M}-{end}"
 
 
 def _events(content: bytes) -> Sequence[Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, Q
 
+from django_dcron.diagnosis.freezes import visible_freezes
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.jobs.representation import to_json
-from django_dcron.models import AuditEntry, AuditKind, Calendar, Freeze, Job, Limit, Run
+from django_dcron.models import AuditEntry, AuditKind, Calendar, Job, Limit, Run
 from django_dcron.models.audit_entry import AuditEntryQuerySet
-from django_dcron.policies.freezing import ALL_NAMESPACES
 
 _MODELS_WITHOUT_JOB: dict[AuditKind, type[Model]] = {
     AuditKind.CALENDAR: Calendar,
@@ -35,17 +35,9 @@ def visible_entries(entries: AuditEntryQuerySet, scope: Scope) -> AuditEntryQuer
     if not scope.narrows(Job):
         return entries
     of_jobs = Q(job_id__in=scope.keys(Job))
-    of_freezes = Q(kind=AuditKind.FREEZE, object_id__in=_visible_freezes(scope))
+    freezes = visible_freezes(scope).order_by().values_list("pk", flat=True)
+    of_freezes = Q(kind=AuditKind.FREEZE, object_id__in=[str(key) for key in freezes])
     return entries.filter(of_jobs | of_freezes | Q(kind__in=_MODELS_WITHOUT_JOB))
-
-
-def _visible_freezes(scope: Scope) -> list[str]:
-    """Return the freezes of all namespaces and of namespaces with visible jobs."""
-    namespaces = scope.jobs.order_by().values_list("namespace", flat=True).distinct()
-    freezes: QuerySet[Freeze] = Freeze.objects.filter(
-        namespace__in=[ALL_NAMESPACES, *namespaces]
-    ).order_by()
-    return [str(key) for key in freezes.values_list("pk", flat=True)]
 
 
 def entries_between(

@@ -94,7 +94,7 @@ def leaders_of(job: Job, nodes: Iterable[Node]) -> list[ShardLeader]:
     found = []
     for (namespace, count), ring in sorted(_rings(nodes).items()):
         if namespace in ("", job.namespace):
-            shard = job.pk % count  # as in ``in_shards``
+            shard = sharding.shard_of_job(job.pk, count)
             leaders = _leaders(frozenset(ring), count)
             found.append(ShardLeader(ring[leaders[shard]], shard, leaders.count(leaders[shard])))
     return found

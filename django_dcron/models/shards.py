@@ -1,14 +1,25 @@
-"""Rows that belong to jobs, and thereby to shards: a job is in the shard ``key % number``."""
+"""Rows that belong to jobs, and thereby to shards (``policies.sharding.shard_of_job``)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from django.db import models
 from django.db.models import F
 
 M = TypeVar("M", bound=models.Model)
+Rows = TypeVar("Rows", bound=models.QuerySet[Any])
+
+
+def rows_in_shards(rows: Rows, shards: Collection[int], of: int, job: str = "job_id") -> Rows:
+    """Return the rows of the jobs in these shards, ``of`` being the number of all shards.
+
+    ``job`` names the field with the key of the job.
+    """
+    if len(shards) == of:
+        return rows
+    return rows.alias(shard=F(job) % of).filter(shard__in=shards)
 
 
 class ShardedQuerySet(models.QuerySet[M]):
@@ -16,7 +27,4 @@ class ShardedQuerySet(models.QuerySet[M]):
     """The column with the key of the job."""
 
     def in_shards(self, shards: Collection[int], of: int) -> Self:
-        """Rows of the jobs in these shards, ``of`` being the number of all shards."""
-        if len(shards) == of:
-            return self
-        return self.alias(shard=F(self.job_column) % of).filter(shard__in=shards)
+        return rows_in_shards(self, shards, of, self.job_column)

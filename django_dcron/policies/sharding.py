@@ -43,6 +43,21 @@ def shards_led_by(node: str, nodes: Iterable[str], shards: int) -> frozenset[int
     return frozenset(shard for shard, leader in enumerate(leaders(nodes, shards)) if leader == node)
 
 
+def shard_of_job(job_id: int, shards: int) -> int:
+    """Return the job's shard. ``models.shards`` has the same rule for queries."""
+    return job_id % shards
+
+
+def shard_lock_name(namespace: str, shard: int, shards: int) -> str:
+    """Return the name of the lock that the leader of a shard holds."""
+    return f"{namespace}:shard:{shard}/{shards}"
+
+
+def shard_of_lock(name: str) -> int:
+    """Return the shard of a lock, the reverse of ``shard_lock_name``."""
+    return int(name.rpartition(":")[2].partition("/")[0])
+
+
 @lru_cache(NODES_KEPT)
 def _ranks(node: str, shards: int) -> tuple[int, ...]:
     """Return the node's rank of each shard.

@@ -26,7 +26,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import Count, Exists, F, OuterRef, QuerySet, Subquery
+from django.db.models import Count, Exists, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Substr
 
 from django_dcron.conf import settings
@@ -36,6 +36,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.db.statements import Select
 from django_dcron.models import Attempt, Incident, Statistics
 from django_dcron.models.incident import NOT_GROUPED
+from django_dcron.models.shards import rows_in_shards
 from django_dcron.policies.incidents import (
     MESSAGE_LIMIT,
     RESOLVED_BY_SUCCESS,
@@ -185,8 +186,8 @@ def _of_jobs(
 ) -> QuerySet[Any]:
     if job_id is not None:
         rows = rows.filter(**{job: job_id})
-    if shards is not None and len(shards) < settings.SHARDS:
-        rows = rows.alias(shard=F(f"{job}_id") % settings.SHARDS).filter(shard__in=shards)
+    if shards is not None:
+        rows = rows_in_shards(rows, shards, settings.SHARDS, f"{job}_id")
     return rows.filter(**{f"{job}__namespace": namespace}) if namespace else rows
 
 

@@ -19,6 +19,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from django_dcron.conf import settings
+from django_dcron.policies.sharding import shard_of_job
 
 
 class DelayedHeartbeats:
@@ -50,6 +51,6 @@ class DelayedHeartbeats:
     def may_be_delayed(self, run_id: UUID, job_id: int, lease: timedelta) -> bool:
         """Return whether the run may be silent only because its heartbeat was blocked."""
         never = float("-inf")
-        gained_at = self._gained_at.get(job_id % settings.SHARDS, never)
+        gained_at = self._gained_at.get(shard_of_job(job_id, settings.SHARDS), never)
         latest = max(self._locked_at.get(run_id, never), gained_at, self._all_at)
         return self._monotonic() - latest < lease.total_seconds() / 2

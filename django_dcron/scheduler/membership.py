@@ -28,7 +28,7 @@ import logging
 import os
 import platform
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -46,7 +46,7 @@ from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks.base import Lease, Lock
 from django_dcron.models import Node
 from django_dcron.models.node import NodeQuerySet
-from django_dcron.policies.sharding import shards_led_by
+from django_dcron.policies.sharding import shard_lock_name, shard_of_lock, shards_led_by
 from django_dcron.scheduler.dead_nodes import (
     delete_dead_nodes,
     delete_dead_nodes_after_last_stop,
@@ -319,16 +319,14 @@ class Membership:
             return  # There is nothing to renew, so the state of the lock server stays unknown.
         try:
             if to_release := held_before - self._assigned:
-                self._lock.release([self._lock_name(shard) for shard in to_release], self.id)
-            leases = self._lock.hold(
-                [self._lock_name(shard) for shard in self._assigned], self.id, settings.LEASE
-            )
+                self._lock.release(self._lock_names(to_release), self.id)
+            leases = self._lock.hold(self._lock_names(self._assigned), self.id, settings.LEASE)
         except LockUnavailable as error:
             in_database = isinstance(error.__cause__, (DatabaseError, InterfaceError))
             if database_reachable or not in_database:  # Otherwise, the tick reports the outage.
                 self._report_lock(degraded=True, error=error)
             return
-        self._leases = {_shard(lease.name): lease for lease in leases}
+        self._leases = {shard_of_lock(lease.name): lease for lease in leases}
         self._report_lock(degraded=False)
         if set(self._leases) != held_before:
             logger.info(
@@ -357,7 +355,7 @@ class Membership:
             return
         self._has_looked_for_holders = True
         with suppress(LockUnavailable):
-            holders = self._lock.holders([self._lock_name(shard) for shard in missing])
+            holders = self._lock.holders(self._lock_names(missing))
             nodes = Node.objects.using(alias_for(Node)).live(2 * settings.LEASE)
             foreign = nodes.unknown(holders.values())
             if foreign:
@@ -371,8 +369,8 @@ class Membership:
                     extra={"event": "foreign_locks", "node": self.name, "holder": min(foreign)},
                 )
 
-    def _lock_name(self, shard: int) -> str:
-        return f"{self.namespace}:shard:{shard}/{settings.SHARDS}"
+    def _lock_names(self, shards: Iterable[int]) -> list[str]:
+        return [shard_lock_name(self.namespace, shard, settings.SHARDS) for shard in shards]
 
     def _report_lock(self, *, degraded: bool, error: Exception | None = None) -> None:
         """Log one line when the lock server becomes unreachable, and one when it is back."""
@@ -392,7 +390,3 @@ class Membership:
                 self.name,
                 extra={"event": "recovered", "node": self.name},
             )
-
-
-def _shard(lock_name: str) -> int:
-    return int(lock_name.rpartition(":")[2].partition("/")[0])

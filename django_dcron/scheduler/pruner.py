@@ -37,6 +37,7 @@ from django_dcron.jobs.definition_retention import prune_definitions
 from django_dcron.jobs.deletion import remove_jobs_without_history
 from django_dcron.models import Job, Node
 from django_dcron.models.job import JobQuerySet
+from django_dcron.policies.sharding import shard_of_job
 from django_dcron.runs import retention
 from django_dcron.scheduler.dead_nodes import delete_dead_nodes
 from django_dcron.scheduler.membership import Membership
@@ -146,7 +147,7 @@ class Pruner:
                     pruned[job_id] += number
                 if self._pace(started_at):
                     return True
-                if job_id % settings.SHARDS not in self._membership.shards:
+                if shard_of_job(job_id, settings.SHARDS) not in self._membership.shards:
                     return False
                 started_at = self._clock.monotonic()
         except retention.DeletionBlocked as error:

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_dcron.policies.sharding import leaders, shards_led_by
+from django_dcron.policies.sharding import (
+    leaders,
+    shard_lock_name,
+    shard_of_lock,
+    shards_led_by,
+)
 from tests import depth
 
 SHARDS = 64
@@ -20,6 +25,11 @@ nodes = st.lists(names, unique=True, min_size=1, max_size=8)
 def test_every_shard_is_led_by_exactly_one_node(live: list[str]) -> None:
     led = [shard for node in live for shard in shards_led_by(node, live, SHARDS)]
     assert sorted(led) == list(range(SHARDS))
+
+
+@given(st.sampled_from(["", "shop", "a:b"]), st.integers(0, SHARDS - 1))
+def test_name_of_a_lock_contains_its_shard(namespace: str, shard: int) -> None:
+    assert shard_of_lock(shard_lock_name(namespace, shard, SHARDS)) == shard
 
 
 @given(nodes)

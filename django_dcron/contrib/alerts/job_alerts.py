@@ -29,6 +29,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import AlertCheck, Job, Statistics
+from django_dcron.models.shards import rows_in_shards
 from django_dcron.policies.alerting import (
     AlertKind,
     Event,
@@ -98,8 +99,7 @@ def check_job_alerts(
     rows = Statistics.objects.using(using).select_related("job", "job__alert_check").order_by("pk")
     if since is not None:
         rows = rows.filter(last_finished_at__gte=since - OVERLAP)
-    if len(shards) < settings.SHARDS:
-        rows = rows.alias(shard=F("pk") % settings.SHARDS).filter(shard__in=shards)
+    rows = rows_in_shards(rows, shards, settings.SHARDS)
     if namespace:
         rows = rows.filter(job__namespace=namespace)
     differing = rows.filter(

@@ -22,6 +22,7 @@ from django_dcron.locks import Lock
 from django_dcron.models import Node
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict
+from django_dcron.policies.sharding import shard_lock_name
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.messages import with_full_stop
 from django_dcron.utils.time_format import format_duration
@@ -125,9 +126,9 @@ def _check_shards(
     ``DCRON_SHARDS`` are checked. ``SHARDS_DIFFER`` reports other values.
     """
     nodes = [node for node in nodes if node.shard_count == settings.SHARDS]
-    # ``scheduler.membership`` uses the same names.
     shards = {
-        f"{namespace}:shard:{shard}/{settings.SHARDS}": shard for shard in range(settings.SHARDS)
+        shard_lock_name(namespace, shard, settings.SHARDS): shard
+        for shard in range(settings.SHARDS)
     }
     holders = lock.holders(list(shards))
     if not nodes:

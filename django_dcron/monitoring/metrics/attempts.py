@@ -42,6 +42,7 @@ from django_dcron.models import Attempt, Run
 from django_dcron.monitoring.metrics import catalog
 from django_dcron.monitoring.metrics.samples import Distribution, Histogram, MetricSample
 from django_dcron.policies.lifecycle import Outcome
+from django_dcron.policies.sharding import shard_of_job
 
 MAX_NEW = 20_000
 """The maximum number of new attempts that an update observes."""
@@ -199,7 +200,7 @@ class AttemptObserver:
                 yield pk, job_id
 
     def _observe_start(self, row: _AttemptColumns, job_id: int, led: Collection[int]) -> None:
-        if _shard(job_id) in led:
+        if shard_of_job(job_id, settings.SHARDS) in led:
             if row.due_at is not None:
                 self._start_delay.observe(row.started_at - row.due_at)
             if row.queued_at is not None:
@@ -213,12 +214,8 @@ class AttemptObserver:
             self._unobserved += 1
 
     def _observe_end(self, row: _AttemptColumns, job_id: int, led: Collection[int]) -> None:
-        if _shard(job_id) in led and row.finished_at is not None:
+        if shard_of_job(job_id, settings.SHARDS) in led and row.finished_at is not None:
             self._durations[Outcome(row.outcome)].observe(row.finished_at - row.started_at)
-
-
-def _shard(job_id: int) -> int:
-    return job_id % settings.SHARDS
 
 
 def _attempts() -> QuerySet[Attempt]:

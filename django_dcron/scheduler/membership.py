@@ -29,7 +29,6 @@ import os
 import platform
 import secrets
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -52,16 +51,13 @@ from django_dcron.scheduler.dead_nodes import (
     delete_dead_nodes_after_last_stop,
     delete_predecessors,
 )
+from django_dcron.scheduler.foreign_locks import ForeignLocks
 from django_dcron.scheduler.ring import LiveNodes
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.time_format import format_site_time
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-FOREIGN_AFTER = 2.0
-"""A node looks for the cause if other nodes hold the locks of its shards for this many lease times.
-The locks of a node that has ended expire after one lease time.
-"""
 SECOND = timedelta(seconds=1)
 
 
@@ -100,9 +96,7 @@ class Membership:
         self._assigned: frozenset[int] = frozenset()
         """The shards that hashing assigns to this node."""
         self._leases: dict[int, Lease] = {}
-        self._locks_missing_since: float | None = None
-        """The monotonic time since which other nodes hold locks of this node's shards."""
-        self._has_looked_for_holders = False
+        self._foreign_locks = ForeignLocks(name, lock)
         self._nodes = LiveNodes(name, namespace)
         self._ring: frozenset[str] = frozenset()
         """The live nodes that shared the shards at the last heartbeat."""
@@ -213,7 +207,8 @@ class Membership:
             self._renew_without_database()
             raise
         self._renew(database_reachable=True)
-        self._report_foreign_locks()
+        missing = frozenset() if self.degraded else self._assigned - self._leases.keys()
+        self._foreign_locks.check(self._lock_names(missing), self._clock.monotonic())
         return not self.shards <= before
 
     def _update_broker_state(self) -> None:
@@ -336,38 +331,6 @@ class Membership:
                 settings.SHARDS,
                 extra={"event": "shards", "node": self.name, "shards": len(self._leases)},
             )
-
-    def _report_foreign_locks(self) -> None:
-        """Log one line if nodes of another database keep the locks of this node's shards.
-
-        If this database is a copy of the other one, it contains old rows of these nodes. A node
-        without heartbeats doesn't renew its locks (see ``_renew_without_database``).
-        """
-        missing = self._assigned - self._leases.keys()
-        now = self._clock.monotonic()
-        if self.degraded or not missing:
-            self._locks_missing_since, self._has_looked_for_holders = None, False
-            return
-        if self._locks_missing_since is None:
-            self._locks_missing_since = now
-        waited = now - self._locks_missing_since
-        if self._has_looked_for_holders or waited < FOREIGN_AFTER * settings.LEASE.total_seconds():
-            return
-        self._has_looked_for_holders = True
-        with suppress(LockUnavailable):
-            holders = self._lock.holders(self._lock_names(missing))
-            nodes = Node.objects.using(alias_for(Node)).live(2 * settings.LEASE)
-            foreign = nodes.unknown(holders.values())
-            if foreign:
-                logger.warning(
-                    "shards led by a node of another database: node=%s holder=%s shards=%d/%d; "
-                    "give each site that shares a Redis its own KEY_PREFIX in CACHES",
-                    self.name,
-                    min(foreign),
-                    len(missing),
-                    settings.SHARDS,
-                    extra={"event": "foreign_locks", "node": self.name, "holder": min(foreign)},
-                )
 
     def _lock_names(self, shards: Iterable[int]) -> list[str]:
         return [shard_lock_name(self.namespace, shard, settings.SHARDS) for shard in shards]

@@ -18,6 +18,7 @@ from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lease, Lock, get_lock
 from django_dcron.models import Node
 from django_dcron.models.lease import LockLease
+from django_dcron.scheduler import foreign_locks
 from django_dcron.scheduler import membership as module
 from django_dcron.scheduler.dead_nodes import server_node_name
 from django_dcron.scheduler.membership import Membership
@@ -107,7 +108,7 @@ def test_locks_of_a_node_of_another_database_are_reported_once(
     beat(a)
     assert a.shards == frozenset()
     assert "foreign_locks" not in events(caplog), "the holder may just have ended"
-    monkeypatch.setattr(module, "FOREIGN_AFTER", 0.0)
+    monkeypatch.setattr(foreign_locks, "FOREIGN_AFTER", 0.0)
     beat(a, times=3)
     assert events(caplog).count("foreign_locks") == 1
     lock.held.clear()
@@ -124,7 +125,7 @@ def test_locks_of_a_node_of_the_copied_database_are_reported(
     expire_nodes("production")
     lock.held = {f":shard:{shard}/64": production.id for shard in range(64)}
     a = node(lock)
-    monkeypatch.setattr(a, "_locks_missing_since", float("-inf"))
+    monkeypatch.setattr(a._foreign_locks, "_missing_since", float("-inf"))
     beat(a)
     assert events(caplog).count("foreign_locks") == 1
 
@@ -132,7 +133,7 @@ def test_locks_of_a_node_of_the_copied_database_are_reported(
 def test_locks_of_another_live_node_are_not_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "FOREIGN_AFTER", 0.0)
+    monkeypatch.setattr(foreign_locks, "FOREIGN_AFTER", 0.0)
     lock = FailingLock()
     a = node(lock, "a")
     beat(a)

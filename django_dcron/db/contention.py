@@ -67,6 +67,14 @@ def can_skip_locked_rows(using: str) -> bool:
     return bool(connections[using].features.has_select_for_update_skip_locked)
 
 
+def has_no_key_locks(using: str) -> bool:
+    """Return whether the database has ``FOR NO KEY UPDATE`` (PostgreSQL).
+
+    Other transactions may then insert rows that refer to the locked ones.
+    """
+    return bool(connections[using].features.has_select_for_no_key_update)
+
+
 @contextmanager
 def skipping_if_locked(step: object, using: str) -> Iterator[None]:
     """Run the block, and log contention instead of raising it. The caller retries ``step`` later.

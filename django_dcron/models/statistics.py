@@ -21,11 +21,12 @@ from collections.abc import Collection
 from functools import cache
 from typing import Any
 
-from django.db import connections, models, transaction
+from django.db import models, transaction
 from django.db.models import Exists, F, OuterRef
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.db.change_sequence import FirstPossible
+from django_dcron.db.contention import can_skip_locked_rows, has_no_key_locks
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Insert, Placeholder, UpdateUnlocked
@@ -179,11 +180,9 @@ def lock_countable(job_ids: Collection[int], using: str) -> list[int]:
 
     Jobs with pending counts are omitted.
     """
-    features = connections[using].features
     rows = Statistics.objects.using(using).filter(without_pending_counts(), pk__in=job_ids)
     unlocked = rows.order_by("pk").select_for_update(
-        skip_locked=features.has_select_for_update_skip_locked,
-        no_key=features.has_select_for_no_key_update,
+        skip_locked=can_skip_locked_rows(using), no_key=has_no_key_locks(using)
     )
     return list(unlocked.values_list("pk", flat=True))
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import Exists, OuterRef, prefetch_related_objects
 
 from django_dcron.conf import settings
+from django_dcron.db.contention import has_no_key_locks
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
@@ -70,8 +71,8 @@ def cancel_batch(run_ids: Collection[UUID], reason: str) -> CancelledBatch:
 
 
 def _lock(run_ids: Collection[UUID], using: str) -> dict[UUID, Run]:
-    no_key = connections[using].features.has_select_for_no_key_update
-    locked = runs().filter(pk__in=run_ids).order_by("pk").select_for_update(no_key=no_key)
+    rows = runs().filter(pk__in=run_ids).order_by("pk")
+    locked = rows.select_for_update(no_key=has_no_key_locks(using))
     columns = ("state", "attempt", "job_id", "started_at", "scheduled_at", "limited")
     return {row.pk: row for row in locked.only(*columns)}
 

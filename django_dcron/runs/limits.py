@@ -24,10 +24,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import connections
 from django.db.models import Q, QuerySet
 
-from django_dcron.db.contention import can_skip_locked_rows
+from django_dcron.db.contention import can_skip_locked_rows, has_no_key_locks
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Limit, LimitPlace, LimitStart, Run
@@ -37,6 +36,7 @@ from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE, State
 from django_dcron.policies.limits import LineFacts, limit_key, places_to_give
 from django_dcron.policies.slots import Slot
+from django_dcron.runs.transitions import runs
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.sync_points import reach_sync_point
 
@@ -79,7 +79,7 @@ def take_slot(run: Run, slot: Slot | None) -> bool:
     queued. Raises ``IntegrityError`` if another run has ``slot``.
     """
     run.limited = run.job.limit_id is not None
-    startable = _runs().filter(pk=run.pk, attempt=run.attempt, state__in=STARTABLE)
+    startable = runs().filter(pk=run.pk, attempt=run.attempt, state__in=STARTABLE)
     return bool(startable.update(slot=slot, slot_number=0, limited=run.limited))
 
 
@@ -141,7 +141,7 @@ def _count_start(line: LimitLine, limit: Limit) -> bool:
 
 def leave_line(run: Run) -> None:
     """Free the place of a run that was about to start but doesn't, or end its wait for one."""
-    if run.limited and _runs().filter(pk=run.pk, limited=True).update(limited=False):
+    if run.limited and runs().filter(pk=run.pk, limited=True).update(limited=False):
         run.limited = False
         free_places([run.pk])
 
@@ -157,7 +157,7 @@ def free_places(run_ids: Collection[UUID]) -> list[Run]:
     own.delete()
     reach_sync_point("limit.freed")
     woken = [run_id for line in lines for run_id in _pass_on(line, limits)]
-    return list(_runs().filter(pk__in=woken).select_related("job")) if woken else []
+    return list(runs().filter(pk__in=woken).select_related("job")) if woken else []
 
 
 def update_and_unmark(run: Run, guarded: RunQuerySet, **columns: Any) -> bool | None:
@@ -194,7 +194,7 @@ def _pass_on(
         _places().filter(run=run_id).update(number=number)
     if woken := [run_id for run_id in chosen if run_id != joining]:
         # None has been sent since it began to wait.
-        _runs().waiting().filter(pk__in=woken).update(
+        runs().waiting().filter(pk__in=woken).update(
             state=State.PENDING, node="", deliveries=0, reason=""
         )
     return chosen
@@ -208,11 +208,10 @@ def _next_in_line(line: LimitLine, room: int, joining: UUID | None) -> list[UUID
         may_start |= Q(run=joining)
     waiting = _places_in(line).filter(may_start, number=None).order_by("due_at", "run_id")
     first = list(waiting.values_list("run_id", flat=True)[: room + SPARE])
-    unlocked = _runs().waiting().filter(pk__in=first).order_by()
+    unlocked = runs().waiting().filter(pk__in=first).order_by()
     using = alias_for(Run)
     if can_skip_locked_rows(using):
-        no_key = connections[using].features.has_select_for_no_key_update
-        unlocked = unlocked.select_for_update(skip_locked=True, no_key=no_key)
+        unlocked = unlocked.select_for_update(skip_locked=True, no_key=has_no_key_locks(using))
     can_start = {*unlocked.values_list("pk", flat=True), joining} if first else set()
     return [run_id for run_id in first if run_id in can_start][:room]
 
@@ -267,13 +266,8 @@ def _places() -> QuerySet[LimitPlace]:
     return LimitPlace.objects.using(alias_for(LimitPlace))
 
 
-def _runs() -> RunQuerySet:
-    return Run.objects.using(alias_for(Run))
-
-
 def _lock(names: Collection[str]) -> dict[str, Limit]:
     """Lock the limits in the order of their names."""
     using = alias_for(Limit)
-    no_key = connections[using].features.has_select_for_no_key_update
     rows = Limit.objects.using(using).filter(pk__in=names).order_by("pk")
-    return {row.pk: row for row in rows.select_for_update(no_key=no_key)}
+    return {row.pk: row for row in rows.select_for_update(no_key=has_no_key_locks(using))}

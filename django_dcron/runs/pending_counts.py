@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from django.db import connections, transaction
+from django.db import transaction
 
 from django_dcron.conf import settings
+from django_dcron.db.contention import can_skip_locked_rows, has_no_key_locks
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Select
 from django_dcron.models import Job, PendingCount, Statistics
@@ -73,10 +74,8 @@ def _lock_unlocked(job_ids: Collection[int], using: str) -> dict[int, Statistics
     rows.bulk_create(
         [Statistics(job_id=job_id) for job_id in sorted(jobs - present)], ignore_conflicts=True
     )
-    features = connections[using].features
     unlocked = rows.select_for_update(
-        skip_locked=features.has_select_for_update_skip_locked,
-        no_key=features.has_select_for_no_key_update,
+        skip_locked=can_skip_locked_rows(using), no_key=has_no_key_locks(using)
     )
     return {row.pk: row for row in unlocked.filter(pk__in=jobs).order_by("pk")}
 

@@ -28,11 +28,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from datetime import datetime
 
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import Q
 
 from django_dcron.conf import settings
-from django_dcron.db.contention import skipping_if_locked
+from django_dcron.db.contention import can_skip_locked_rows, skipping_if_locked
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Cursor
 from django_dcron.models.job_states import EXHAUSTED
@@ -125,8 +125,8 @@ def _release_for_job(job_id: int, exclusive: bool, now: datetime, room: int) -> 
 
 def _lock_cursor(job_id: int, using: str) -> Cursor | None:
     """Lock and return the job's cursor. Return None if it is locked or doesn't exist yet."""
-    skip_locked = connections[using].features.has_select_for_update_skip_locked
-    cursors = Cursor.objects.using(using).select_for_update(skip_locked=skip_locked)
+    rows = Cursor.objects.using(using)
+    cursors = rows.select_for_update(skip_locked=can_skip_locked_rows(using))
     return cursors.filter(pk=job_id).first()
 
 

@@ -34,7 +34,7 @@ from django.db import OperationalError, connections, transaction
 from django_dcron import tracing
 from django_dcron.conf import settings
 from django_dcron.db.bulk import fetch_rows, update_by_key
-from django_dcron.db.contention import is_contention
+from django_dcron.db.contention import has_no_key_locks, is_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Placeholder, Select
 from django_dcron.dispatch.base import DueRun
@@ -217,7 +217,7 @@ def _without_locked_rows(cursors: list[DueCursor], using: str) -> list[DueCursor
     """
     job_ids = [cursor.job_id for cursor in cursors]
     # With FOR NO KEY UPDATE, other transactions may still refer to the job.
-    no_key = connections[using].features.has_select_for_no_key_update
+    no_key = has_no_key_locks(using)
     jobs = Job.objects.using(using).filter(pk__in=job_ids)
     lockable = jobs.select_for_update(skip_locked=True, no_key=no_key)
     present = set(jobs.values_list("pk", flat=True))

@@ -28,11 +28,17 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError, transaction
 from django.db.models import Exists, OuterRef, Subquery
 
 from django_dcron.conf import settings
-from django_dcron.db.contention import is_contention, isolating_errors, skipping_if_locked
+from django_dcron.db.contention import (
+    can_skip_locked_rows,
+    has_no_key_locks,
+    is_contention,
+    isolating_errors,
+    skipping_if_locked,
+)
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Select
 from django_dcron.dispatch.queues import queue_name
@@ -132,14 +138,13 @@ def _locked_run_ids(silent: RunQuerySet) -> frozenset[UUID]:
     """
     using = silent.db
     run_ids = list(silent.values_list("pk", flat=True)[:RESCUED_AT_ONCE])
-    features = connections[using].features
-    if not run_ids or not features.has_select_for_update_skip_locked:
+    if not run_ids or not can_skip_locked_rows(using):
         return frozenset()
     lockable = (
         transitions.runs()
         .running()
         .filter(pk__in=run_ids)
-        .select_for_update(skip_locked=True, no_key=features.has_select_for_no_key_update)
+        .select_for_update(skip_locked=True, no_key=has_no_key_locks(using))
     )
     with transaction.atomic(using=using):
         return frozenset(run_ids).difference(lockable.values_list("pk", flat=True))

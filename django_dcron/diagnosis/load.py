@@ -22,6 +22,7 @@ from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet
 from django_dcron.models.parsed_schedule import with_calendar
 from django_dcron.schedules.crowding import CrowdedMinute, TimetableGroup, crowded_minutes_of
+from django_dcron.schedules.hashing import hash_key_of
 from django_dcron.schedules.load import HOUR, MINUTE, RealHours, RealMinute
 from django_dcron.schedules.schedule import Schedule, has_hash, parse_with_drawn_values
 from django_dcron.schedules.timetable import Timetable
@@ -63,7 +64,7 @@ class _JobColumns(NamedTuple):
 
     @property
     def hash_key(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return hash_key_of(self.namespace, self.name)
 
 
 class _ScheduleColumns(NamedTuple):

@@ -11,6 +11,7 @@ from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.schedules.exclusion import apply_calendar
+from django_dcron.schedules.hashing import hash_key_of
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -65,7 +66,7 @@ class ParsedScheduleMixin:
     @property
     def hash_key(self) -> str:
         """The job's identity, which seeds ``H`` in its schedule."""
-        return f"{self.namespace}/{self.name}"
+        return hash_key_of(self.namespace, self.name)
 
     @property
     def parsed_schedule(self) -> Schedule:

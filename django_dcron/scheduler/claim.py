@@ -46,6 +46,7 @@ from django_dcron.models.parsed_schedule import read_schedule
 from django_dcron.policies.misfire import Misfire, MisfirePolicy, PlannedRun
 from django_dcron.runs.creation import NewRun, insert_runs, missed_count, new_run
 from django_dcron.runs.start_deadline import freeze_reason
+from django_dcron.schedules.hashing import hash_key_of
 from django_dcron.schedules.schedule import has_hash
 from django_dcron.schedules.timetable import ClaimPlan, Timetable
 from django_dcron.utils.sync_points import reach_sync_point
@@ -82,7 +83,7 @@ class DueCursor(NamedTuple):
 
     @property
     def hash_key(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return hash_key_of(self.namespace, self.name)
 
 
 COLUMNS = (

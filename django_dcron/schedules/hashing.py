@@ -10,6 +10,11 @@ Invariants:
 from hashlib import sha256
 
 
+def hash_key_of(namespace: str, name: str) -> str:
+    """Return the key of a job: its identity, which seeds ``H`` in its schedule."""
+    return f"{namespace}/{name}"
+
+
 def hashed_value(field: str, low: int, high: int, key: str) -> int:
     """Return the value of ``key`` in ``low..high`` (inclusive). Fields have independent values."""
     digest = sha256(f"{field}\n{key}".encode("utf-8", "surrogatepass")).digest()

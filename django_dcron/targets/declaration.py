@@ -15,6 +15,7 @@ from typing import Any, TypeVar, Unpack
 
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE, label_of
+from django_dcron.schedules.hashing import hash_key_of
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets import celery_tasks, django_tasks, functions
 from django_dcron.targets.declared_fields import JobFields, validate_declared_fields
@@ -98,7 +99,7 @@ def cron(
         job = name or _own_name(target)
         try:
             zone = declared.get("timezone") or "UTC"
-            parse_schedule(schedule, zone, hash_key=f"{namespace}/{job}")
+            parse_schedule(schedule, zone, hash_key=hash_key_of(namespace, job))
         except InvalidSchedule as error:
             raise InvalidSchedule(f"@cron job {job}: {error}") from None
         given = {

@@ -12,6 +12,7 @@ from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import Code
 from django_dcron.diagnosis.doctor.report import Report, examine
 from django_dcron.diagnosis.doctor.window import Window
+from django_dcron.diagnosis.why.explanation import Answer
 from django_dcron.locks import Lock, get_lock
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from django_dcron.scheduler.membership import Membership
@@ -39,6 +40,10 @@ class System:
 
     def codes(self, **window: object) -> set[Code]:
         return set(self.examine(**window).findings.counts)
+
+
+def codes(answer: Answer) -> list[str]:
+    return [sentence.code for sentence in answer.sentences]
 
 
 def create_history(

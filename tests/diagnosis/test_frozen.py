@@ -13,7 +13,8 @@ from django_dcron.diagnosis.doctor.report import Report, examine
 from django_dcron.diagnosis.doctor.window import Window
 from django_dcron.diagnosis.misfire_effect import misfire_effect, start_deadline_effect
 from django_dcron.diagnosis.system_health import read_verdict
-from django_dcron.diagnosis.why.explanation import Answer, explain, explain_latest
+from django_dcron.diagnosis.why.explanation import Answer, explain
+from django_dcron.diagnosis.why.latest import explain_latest
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.monitoring.metrics import catalog, cluster
@@ -23,6 +24,7 @@ from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.scheduler.claim import claim
 from django_dcron.testing import set_clock
 from django_dcron.testing.manual_clock import ManualClock
+from tests.diagnosis.conftest import codes
 from tests.factories import make_job, make_run
 from tests.scheduler.stand_ins import START
 
@@ -136,10 +138,6 @@ def test_metrics_show_the_freeze(job: Job) -> None:
 
 
 # --- why ------------------------------------------------------------------------------------------
-
-
-def codes(answer: Answer) -> list[str]:
-    return [sentence.code for sentence in answer.sentences]
 
 
 def test_why_names_the_freeze_of_an_unclaimed_occurrence(clock: ManualClock) -> None:

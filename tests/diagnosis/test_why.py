@@ -41,6 +41,7 @@ from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.jitter import jitter_delay
 from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
 from tests import factories
+from tests.diagnosis.conftest import codes
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
@@ -126,10 +127,6 @@ def log_pause(
 
 def log_resume(job: Job, at: datetime, reason: str = "deploy", by: str = "bob") -> None:
     log_change(job, at, ("enabled", False, True), ("pause_reason", reason, ""), by=by)
-
-
-def codes(answer: Answer) -> list[str]:
-    return [sentence.code for sentence in answer.sentences]
 
 
 def params(answer: Answer, code: str) -> dict[str, Any]:

@@ -43,6 +43,7 @@ from django_dcron.dispatch.remote_control import REVOKE
 from django_dcron.scheduler import backlog
 from django_dcron.scheduler.agenda import Agenda
 from tests import services
+from tests.dispatch.conftest import publish_runs
 from tests.logs import logged
 from tests.scheduler.stand_ins import START, StillClock, SystemClock, due_run
 from tests.silent_proxy import SilentProxy
@@ -60,20 +61,9 @@ def app(redis_server: services.Server) -> Iterator[Celery]:
     app.close()
 
 
-@pytest.fixture
-def dispatcher(app: Celery) -> Iterator[CeleryDispatcher]:
-    dispatcher = CeleryDispatcher(app)
-    yield dispatcher
-    dispatcher.close()
-
-
 def run_of(target: str = OK, queue: str = "", **fields: Any) -> DueRun:
     given = {"run_id": UUID(int=7), "attempt": 2, "due_at": START, "job_id": 1, "job_name": "a job"}
     return DueRun(**{**given, **fields}, target=target, queue=queue)  # type: ignore[arg-type]
-
-
-def publish_runs(dispatcher: CeleryDispatcher, *runs: DueRun) -> None:
-    dispatcher.publish([dispatcher.prepare(run) for run in runs])
 
 
 def received(app: Celery, queue: str) -> list[Message]:

@@ -19,6 +19,7 @@ from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.scheduler import backlog
 from django_dcron.scheduler.agenda import Agenda
 from tests import services
+from tests.dispatch.conftest import publish_runs
 from tests.scheduler.stand_ins import START, StillClock
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.slow]
@@ -34,13 +35,6 @@ def app(rabbitmq_server: services.RabbitmqServer) -> Iterator[Celery]:
     app.close()
 
 
-@pytest.fixture
-def dispatcher(app: Celery) -> Iterator[CeleryDispatcher]:
-    dispatcher = CeleryDispatcher(app)
-    yield dispatcher
-    dispatcher.close()
-
-
 def due_run(**fields: str) -> DueRun:
     given = {
         "run_id": uuid4(),
@@ -51,10 +45,6 @@ def due_run(**fields: str) -> DueRun:
         "target": OK,
     }
     return DueRun(**given | fields)  # type: ignore[arg-type]
-
-
-def publish_runs(dispatcher: CeleryDispatcher, *runs: DueRun) -> None:
-    dispatcher.publish([dispatcher.prepare(run) for run in runs])
 
 
 def received(app: Celery, name: str = "") -> list[str]:

@@ -28,6 +28,7 @@ from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.scheduler.claim import claim
 from django_dcron.schedules import public_holidays
 from tests.factories import make_idle_job, make_job
+from tests.jobs.conftest import cursor_of, reread
 from tests.management.calling import call
 from tests.refusals import refusal
 from tests.threads import in_threads
@@ -47,14 +48,6 @@ def current_dates() -> str:
     """Return dates that exclude all occurrences a test can claim, even if it runs past midnight."""
     today = database_now("default").date()
     return f"{today - DAY}..{today + 2 * DAY}"
-
-
-def reread(job: Job) -> Job:
-    return Job.objects.get(pk=job.pk)
-
-
-def cursor_of(job: Job) -> Cursor:
-    return Cursor.objects.get(pk=job.pk)
 
 
 def claim_ahead() -> None:

@@ -34,6 +34,7 @@ from django_dcron.scheduler.claim import claim
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.testing import set_clock
 from tests.factories import make_idle_job, make_job, make_run
+from tests.jobs.conftest import cursor_of, reread
 from tests.logs import logged
 from tests.refusals import refusal
 from tests.waiting import TIMEOUT
@@ -42,14 +43,6 @@ pytestmark = pytest.mark.django_db
 
 SECOND = timedelta(seconds=1)
 FAR = datetime(2090, 1, 1, tzinfo=UTC)
-
-
-def reread(job: Job) -> Job:
-    return Job.objects.get(pk=job.pk)
-
-
-def cursor_of(job: Job) -> Cursor:
-    return Cursor.objects.get(pk=job.pk)
 
 
 def claim_ahead(job: Job) -> list[Run]:

@@ -48,17 +48,11 @@ from tests.execution.conftest import deliver, state_of
 from tests.factories import make_idle_job, make_job, make_run
 from tests.threads import in_threads
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("no_broker")]
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 SUCCEEDED = Ending(Outcome.SUCCEEDED)
 FAILED = Ending(Outcome.FAILED, WITHOUT_EXCEPTION, exception_class="ValueError", message="no")
-
-
-@pytest.fixture(autouse=True)
-def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the following runs in the database: there is no dispatcher."""
-    monkeypatch.setattr(best_effort, "shared_dispatcher", lambda: None)
 
 
 def follower(of: Job, on: str = "ended", **fields: Any) -> Job:

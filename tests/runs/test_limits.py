@@ -14,7 +14,6 @@ from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.dispatch import best_effort
 from django_dcron.jobs.attempt_end import declare_lost, end_attempt
 from django_dcron.models import Attempt, Freeze, Job, Limit, LimitPlace, LimitStart, Run
 from django_dcron.policies.lifecycle import FINAL, Outcome, State, Trigger
@@ -35,18 +34,12 @@ from tests.factories import make_idle_job, make_run
 from tests.threads import in_threads
 from tests.waiting import TIMEOUT
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("no_broker")]
 
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 ALL = range(64)
 SUCCEEDED = Ending(Outcome.SUCCEEDED)
 FAILED = Ending(Outcome.FAILED, WITHOUT_EXCEPTION, exception_class="ValueError", message="no")
-
-
-@pytest.fixture(autouse=True)
-def _no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the woken runs in the database: there is no dispatcher."""
-    monkeypatch.setattr(best_effort, "shared_dispatcher", lambda: None)
 
 
 @pytest.fixture

@@ -159,6 +159,15 @@ class DocumentSerializer(StrictModelSerializer):
             return by_fields(error).detail
         return {}
 
+    def set_validated_values(self) -> None:
+        """Set the values on the instance. Unless ``partial``, omitted fields get their defaults."""
+        row: Any = self.instance
+        blank = type(row)()
+        written: Any = () if self.partial else self._writable_fields
+        omitted = {field.source: getattr(blank, field.source) for field in written}
+        for name, value in (omitted | self.validated_data).items():
+            setattr(row, name, value)
+
     def to_representation(self, instance: Any) -> dict[str, Any]:
         represented = FIELDS[type(instance)].items()
         return {name: field.json_of(instance) for name, field in represented if name in self.fields}

@@ -103,13 +103,9 @@ class NamedRowViewSet(BaseViewSet, Generic[N]):
     def _save(self, request: Request, name: str, *, partial: bool) -> Response:
         row = self._row(name)
         check_match(request, row)
-        blank = self.model()
         serializer = self.content_serializer_class(row, data=request.data, partial=partial)
         serializer.is_valid(raise_exception=True)
-        writable = () if partial else writable_fields(self.model)
-        omitted = {field: getattr(blank, field) for field in writable}
-        for field, value in (omitted | serializer.validated_data).items():
-            setattr(row, field, value)
+        serializer.set_validated_values()
         with conflict_as_precondition_failed(), require_visible_after(row, self.scope):
             self.save_row(row, expected_version=row.version)
         return self._response(row)

@@ -30,7 +30,6 @@ from django_dcron.contrib.rest.jobs.preview import (
     job_of,
 )
 from django_dcron.contrib.rest.jobs.serializers import (
-    WRITABLE,
     JobPageSerializer,
     JobSerializer,
     ListedJobSerializer,
@@ -293,9 +292,7 @@ class JobViewSet(BulkJobViewSet):
             job, data=request.data, partial=partial, context={"scope": self.scope}
         )
         serializer.is_valid(raise_exception=True)
-        omitted = {} if partial else _defaults()
-        for name, value in (omitted | serializer.validated_data).items():
-            setattr(job, name, value)
+        serializer.set_validated_values()
         with conflict_as_precondition_failed():
             self._save(job, expected_version=job.version, predecessors=predecessors)
         return _response(job)
@@ -320,8 +317,3 @@ class JobViewSet(BulkJobViewSet):
 
 def _response(job: Job) -> Response:
     return Response(JobSerializer(job).data, headers={"ETag": etag(job)})
-
-
-def _defaults() -> dict[str, Any]:
-    blank = Job()
-    return {name: getattr(blank, name) for name in WRITABLE}

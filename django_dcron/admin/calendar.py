@@ -10,14 +10,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import date
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import ValidationError
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.utils import translation
@@ -30,20 +29,15 @@ from django.utils.translation import gettext_lazy as _
 from django_dcron import control
 from django_dcron.admin.audit_log import AuditedAdmin
 from django_dcron.admin.calendar_months import PreviewedCalendarAdmin
-from django_dcron.admin.conflicts import (
-    MultilineFormField,
-    VersionedAdmin,
-    VersionedForm,
-    needs_save,
-    without_hidden_jobs,
-)
+from django_dcron.admin.conflicts import MultilineFormField, VersionedForm
 from django_dcron.admin.display import EMPTY, preformatted, render_muted
 from django_dcron.admin.json_input import json_textarea
 from django_dcron.admin.lists.base import ListAdmin
 from django_dcron.admin.month_grid import exclusion_reasons
+from django_dcron.admin.named_rows import NamedRowAdmin
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db import clock
-from django_dcron.exceptions import Conflict, InvalidCalendar
+from django_dcron.exceptions import InvalidCalendar
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules import public_holidays
@@ -155,9 +149,10 @@ class CalendarForm(VersionedForm[Calendar]):
 
 @admin.register(Calendar)
 class CalendarAdmin(
-    VersionedAdmin[Calendar], PreviewedCalendarAdmin, AuditedAdmin[Calendar], ListAdmin[Calendar]
+    NamedRowAdmin[Calendar], PreviewedCalendarAdmin, AuditedAdmin[Calendar], ListAdmin[Calendar]
 ):
     form = CalendarForm
+    field_of_jobs = "calendar"
     list_display = ("name", "entries", "next_periods", "number_of_jobs")
     ordering = ("name",)  # the annotation with the number of jobs drops the model's ordering
     search_fields = ("name", "description")
@@ -222,29 +217,18 @@ class CalendarAdmin(
             or EMPTY
         )
 
-    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        answer = super().get_deleted_objects(objs, request)
-        dependents = Job.objects.filter(calendar__in=list(objs))
-        return without_hidden_jobs(answer, dependents, admin_scope(request, self.admin_site))
+    def save_row(self, row: Calendar, expected_version: int | None) -> None:
+        control.save_calendar(row, expected_version=expected_version)
+
+    def delete_row(self, row: Calendar) -> None:
+        control.delete_calendar(row)
 
     def save_model(
         self, request: HttpRequest, obj: Calendar, form: CalendarForm, change: bool
     ) -> None:
-        if needs_save(obj):
-            version = form.cleaned_data["seen_version"] if change else None
-            control.save_calendar(obj, expected_version=version)
-        if not admin_scope(request, self.admin_site).sees(obj):  # the save is rolled back
-            raise PermissionDenied
+        super().save_model(request, obj, form, change)
         for text in _omission_warnings(form.omitted):
             self.message_user(request, text, messages.WARNING)
-
-    def delete_model(self, request: HttpRequest, obj: Calendar) -> None:
-        with suppress(Conflict):  # another user has deleted the calendar already
-            control.delete_calendar(obj)
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Calendar]) -> None:
-        for calendar in queryset:
-            self.delete_model(request, calendar)
 
 
 def _omission_warnings(omitted: Sequence[OmittedEvent]) -> Iterator[str]:

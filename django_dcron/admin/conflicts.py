@@ -8,15 +8,12 @@ from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from django_dcron.admin.actions import error_text
 from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.scope import Scope
 from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs.audit.differences import differences, values_of
 from django_dcron.models import Calendar, Job, Limit
@@ -136,23 +133,3 @@ class VersionedAdmin(BaseAdmin[M]):
         """Report a deletion that the row's state no longer allows."""
         self.message_user(request, error_text(error), messages.ERROR)
         return HttpResponseRedirect(request.get_full_path())
-
-
-def without_hidden_jobs(answer: Any, dependents: QuerySet[Job], scope: Scope) -> Any:
-    """Return what ``get_deleted_objects`` returned, without the names of hidden jobs.
-
-    ``dependents``: The jobs that prevent the deletion. Hidden ones are counted, but not named.
-    """
-    lines, counts, missing_permissions, protected = answer
-    if not protected or not scope.narrows(Job):
-        return answer
-    visible = list(scope.of_jobs(dependents, "pk"))
-    protected = [_("Job: %(job)s") % {"job": job} for job in visible]
-    if hidden := dependents.count() - len(visible):
-        text = ngettext(
-            "%(count)d job that you don't have permission to view",
-            "%(count)d jobs that you don't have permission to view",
-            hidden,
-        )
-        protected.append(text % {"count": hidden})
-    return lines, counts, missing_permissions, protected

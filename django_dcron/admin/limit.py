@@ -9,12 +9,9 @@ Invariants:
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
-
 from django import forms
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext
@@ -22,20 +19,14 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron import control
 from django_dcron.admin.audit_log import AuditedAdmin
-from django_dcron.admin.conflicts import (
-    MultilineFormField,
-    VersionedAdmin,
-    VersionedForm,
-    needs_save,
-    without_hidden_jobs,
-)
+from django_dcron.admin.conflicts import MultilineFormField, VersionedForm
 from django_dcron.admin.durations import DurationFormField, configured_duration
 from django_dcron.admin.lists.base import ListAdmin
+from django_dcron.admin.named_rows import NamedRowAdmin
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.limit_usage import with_usage
-from django_dcron.exceptions import Conflict
 from django_dcron.jobs.representation import to_json
-from django_dcron.models import Job, Limit
+from django_dcron.models import Limit
 
 LIMIT_FIELDS = ("max_running", "max_started", "interval")
 
@@ -68,8 +59,9 @@ class LimitForm(VersionedForm[Limit]):
 
 
 @admin.register(Limit)
-class LimitAdmin(VersionedAdmin[Limit], AuditedAdmin[Limit], ListAdmin[Limit]):
+class LimitAdmin(NamedRowAdmin[Limit], AuditedAdmin[Limit], ListAdmin[Limit]):
     form = LimitForm
+    field_of_jobs = "limit"
     list_display = (
         "name",
         "description",
@@ -99,6 +91,12 @@ class LimitAdmin(VersionedAdmin[Limit], AuditedAdmin[Limit], ListAdmin[Limit]):
     ) -> tuple[str, ...]:
         return () if obj is None else ("name", "running", "waiting")
 
+    def save_row(self, row: Limit, expected_version: int | None) -> None:
+        control.save_limit(row, expected_version=expected_version)
+
+    def delete_row(self, row: Limit) -> None:
+        control.delete_limit(row)
+
     @admin.display(description=_("interval"), ordering="interval")
     def within(self, limit: Limit) -> str:
         return configured_duration(limit.interval)
@@ -110,23 +108,3 @@ class LimitAdmin(VersionedAdmin[Limit], AuditedAdmin[Limit], ListAdmin[Limit]):
     @admin.display(description=_("waiting"), ordering="waiting")
     def waiting(self, limit: Limit) -> int:
         return int(limit.waiting)  # type: ignore[attr-defined]  # annotated
-
-    def save_model(self, request: HttpRequest, obj: Limit, form: LimitForm, change: bool) -> None:
-        if needs_save(obj):
-            version = form.cleaned_data["seen_version"] if change else None
-            control.save_limit(obj, expected_version=version)
-        if not admin_scope(request, self.admin_site).sees(obj):  # the save is rolled back
-            raise PermissionDenied
-
-    def delete_model(self, request: HttpRequest, obj: Limit) -> None:
-        with suppress(Conflict):  # another user has deleted the limit already
-            control.delete_limit(obj)
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Limit]) -> None:
-        for limit in queryset:
-            self.delete_model(request, limit)
-
-    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        answer = super().get_deleted_objects(objs, request)
-        dependents = Job.objects.filter(limit__in=list(objs))
-        return without_hidden_jobs(answer, dependents, admin_scope(request, self.admin_site))

@@ -24,6 +24,7 @@ from django.utils.translation import gettext as _
 from django_dcron.exceptions import InvalidCalendar
 from django_dcron.models.calendar import read_entries
 from django_dcron.schedules.exclusion_reasons import NO_REASONS, ExclusionReasons, reasons_on
+from django_dcron.schedules.number_ranges import consecutive_ranges
 from django_dcron.schedules.public_holidays import holiday_name
 from django_dcron.schedules.times_of_day import ALL_TIMES, Interval
 
@@ -159,14 +160,9 @@ def _format_times(intervals: Sequence[Interval]) -> str:
 
 def _format_numbers(numbers: Sequence[int]) -> str:
     """Format sorted numbers; consecutive ones as a range, such as 5, 6, 24-26."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][-1] + 1:
-            ranges[-1].append(number)
-        else:
-            ranges.append([number])
     return ", ".join(
-        f"{each[0]}-{each[-1]}" if len(each) > 2 else ", ".join(map(str, each)) for each in ranges
+        f"{each[0]}-{each[-1]}" if len(each) > 2 else ", ".join(map(str, each))
+        for each in consecutive_ranges(numbers)
     )
 
 

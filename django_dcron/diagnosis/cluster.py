@@ -25,6 +25,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.models import Job, Node
 from django_dcron.policies import sharding
+from django_dcron.schedules.number_ranges import consecutive_ranges
 
 WORRYING_SKEW = timedelta(seconds=1)
 RINGS_KEPT = 16
@@ -126,13 +127,8 @@ def count_unled_shards(live: Iterable[Node]) -> int:
 
 def shard_ranges(shards: Collection[int]) -> list[str]:
     """Format shards as ranges with an en dash: 0-3, 7, 12-15."""
-    ranges: list[list[int]] = []
-    for shard in sorted(shards):
-        if ranges and ranges[-1][-1] == shard - 1:
-            ranges[-1][1:] = [shard]
-        else:
-            ranges.append([shard])
-    return ["\N{EN DASH}".join(map(str, ends)) for ends in ranges]
+    ranges = consecutive_ranges(sorted(shards))
+    return [f"{each[0]}\N{EN DASH}{each[-1]}" if each[1:] else str(each[0]) for each in ranges]
 
 
 def _rings(nodes: Iterable[Node]) -> dict[tuple[str, int], dict[str, Node]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from django.db import connections
 from django.db.models import Case, Field, JSONField, Model, QuerySet, Value, When
 from django.db.models.functions import Cast
 
+from django_dcron.utils.batches import in_batches
 from django_dcron.utils.json_values import same_json
 
 M = TypeVar("M", bound=Model)
@@ -26,20 +27,16 @@ def update_each(
 
     One statement writes a batch. A batch is as large as the database's limit on parameters allows.
     """
-    for batch in _batches(rows.db, instances, fields):
+    for batch in in_batches(instances, _batch_size(rows.db, instances, fields)):
         columns = {field.attname: _column(field, batch, rows.db) for field in fields}
         rows.filter(pk__in=[each.pk for each in batch]).update(**columns, **shared)
 
 
-def _batches(
-    using: str, instances: Sequence[M], fields: Sequence[Field[Any, Any]]
-) -> Iterator[Sequence[M]]:
+def _batch_size(using: str, instances: Sequence[M], fields: Sequence[Field[Any, Any]]) -> int:
     key: Any = instances[0]._meta.pk
     # For each row: its key in the filter, and for each field the key (WHEN) and the value (THEN).
     parameters = [key, *(each for field in fields for each in (key, field))]
-    size = connections[using].ops.bulk_batch_size(parameters, instances)
-    for start in range(0, len(instances), size):
-        yield instances[start : start + size]
+    return int(connections[using].ops.bulk_batch_size(parameters, instances))
 
 
 def _column(field: Field[Any, Any], batch: Sequence[Model], using: str) -> Any:

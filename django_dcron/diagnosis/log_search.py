@@ -26,6 +26,7 @@ from django.db.models.functions import Right
 
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.models import Run
+from django_dcron.utils.batches import in_batches
 
 RUNS_READ = 5_000
 CHARACTERS_READ = 6_000_000
@@ -123,8 +124,7 @@ def _record(search: LogSearch, batch: list[RunPosition], found: dict[UUID, LogMa
 
 def _batches(newest: list[RunPosition], scope: Scope) -> Iterator[tuple[list[RunPosition], int]]:
     """Yield the runs in order, in batches with the size of their logs."""
-    for start in range(0, len(newest), CHUNK_SIZE):
-        chunk = newest[start : start + CHUNK_SIZE]
+    for chunk in in_batches(newest, CHUNK_SIZE):
         sizes = dict.fromkeys((each.run_id for each in chunk), 0)
         attempts = scope.attempts.filter(run__in=list(sizes)).order_by()
         for run_id, size in attempts.annotate(size=_LogSize("log")).values_list("run", "size"):

@@ -37,6 +37,7 @@ from django_dcron.policies.freezing import ALL_NAMESPACES, AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE
 from django_dcron.runs import deliveries
 from django_dcron.schedules.timetable import WIDEST_OFFSET
+from django_dcron.utils.batches import in_batches
 from django_dcron.utils.messages import gettext_noop as _
 
 logger = logging.getLogger("django_dcron.control")
@@ -144,8 +145,7 @@ def await_starts(scope: str, using: str) -> None:
     if scope:
         due = due.filter(job__namespace=scope)
     run_ids = list(due.values_list("pk", flat=True))
-    for start in range(0, len(run_ids), LOCKED_AT_ONCE):
-        batch = run_ids[start : start + LOCKED_AT_ONCE]
+    for batch in in_batches(run_ids, LOCKED_AT_ONCE):
         # Only finds out which runs are locked: the locks on the others are released at once.
         with deliveries.lock_unlocked(batch) as free:
             pass

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator
 from django_dcron.db.contention import can_skip_locked_rows, has_no_key_locks
 from django_dcron.exceptions import Conflict
 from django_dcron.models import Calendar, Cursor, Job, Limit
+from django_dcron.utils.batches import in_batches
 from django_dcron.utils.messages import gettext_noop as _
 
 LOCKED_AT_ONCE = 1000
@@ -74,10 +75,8 @@ def lock_all(job_ids: Collection[int], using: str) -> None:
 
 
 def batches_of_keys(job_ids: Collection[int]) -> Iterator[list[int]]:
-    """Yield the keys in order, in parts for one statement each."""
-    keys = sorted(job_ids)
-    for start in range(0, len(keys), LOCKED_AT_ONCE):
-        yield keys[start : start + LOCKED_AT_ONCE]
+    """Return the keys in order, in parts for one statement each."""
+    return in_batches(sorted(job_ids), LOCKED_AT_ONCE)
 
 
 def lock_version_for_deletion(job_id: int, expected_version: int | None, using: str) -> Job:

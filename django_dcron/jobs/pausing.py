@@ -45,6 +45,7 @@ from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import END, WIDEST_OFFSET
+from django_dcron.utils.batches import in_batches
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import check_storable
 from django_dcron.utils.messages import TranslatableText
@@ -231,10 +232,7 @@ def end_pauses(jobs: JobQuerySet) -> int:
     """
     over = _with_pause_over(jobs).filter(Q(cursor__problem="") | Q(cursor=None))
     job_ids = list(over.order_by("paused_until").values_list("pk", flat=True)[:SWITCHED_AT_ONCE])
-    return sum(
-        _end_pauses(job_ids[start : start + PAUSES_ENDED_AT_ONCE], jobs.db)
-        for start in range(0, len(job_ids), PAUSES_ENDED_AT_ONCE)
-    )
+    return sum(_end_pauses(batch, jobs.db) for batch in in_batches(job_ids, PAUSES_ENDED_AT_ONCE))
 
 
 def retry_ends_of_pauses(jobs: JobQuerySet) -> int:

@@ -17,6 +17,7 @@ from django_dcron.policies.jitter import jitter_delay
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.misfire import PlannedRun
 from django_dcron.policies.slots import Slot, backfill_number
+from django_dcron.utils.batches import in_batches
 from django_dcron.utils.durations import write_duration
 
 INSERTED_AT_ONCE = 2000
@@ -98,8 +99,7 @@ def insert_runs(rows: list[NewRun], using: str) -> None:
     the job was changed. That run stays and takes over the count of earlier missed occurrences.
     """
     inserted = 0
-    for start in range(0, len(rows), INSERTED_AT_ONCE):
-        batch = rows[start : start + INSERTED_AT_ONCE]
+    for batch in in_batches(rows, INSERTED_AT_ONCE):
         columns = {name: [getattr(row, name) for row in batch] for name in COLUMNS}
         inserted += insert_new(Run, columns, using)
     with_missed = [row for row in rows if missed_count(row)]
@@ -118,8 +118,8 @@ def insert_runs(rows: list[NewRun], using: str) -> None:
 def _not_inserted(rows: list[NewRun], using: str) -> list[NewRun]:
     """Return the ``rows`` that weren't inserted because their occurrence already had a run."""
     present: set[UUID] = set()
-    for start in range(0, len(rows), INSERTED_AT_ONCE):
-        ids = [row.id for row in rows[start : start + INSERTED_AT_ONCE]]
+    for batch in in_batches(rows, INSERTED_AT_ONCE):
+        ids = [row.id for row in batch]
         present.update(Run.objects.using(using).filter(pk__in=ids).values_list("pk", flat=True))
     return [row for row in rows if row.id not in present]
 

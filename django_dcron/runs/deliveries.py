@@ -26,6 +26,7 @@ from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.runs import limits
 from django_dcron.runs.transitions import NOBODY, runs
+from django_dcron.utils.batches import in_batches
 
 MARKED_AT_ONCE = 1000
 DOUBLINGS = 10
@@ -79,11 +80,11 @@ def mark_queued(
     for run_id, attempt in keys:
         by_attempt[attempt].append(run_id)
     return sum(
-        with_keys(pending.filter(attempt=attempt), ids[start : start + MARKED_AT_ONCE]).update(
+        with_keys(pending.filter(attempt=attempt), batch).update(
             state=State.QUEUED, queued_at=at, deliveries=F("deliveries") + 1
         )
         for attempt, ids in by_attempt.items()
-        for start in range(0, len(ids), MARKED_AT_ONCE)
+        for batch in in_batches(ids, MARKED_AT_ONCE)
     )
 
 

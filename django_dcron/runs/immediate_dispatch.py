@@ -17,6 +17,7 @@ from django_dcron.dispatch import Dispatcher, DueRun
 from django_dcron.dispatch.best_effort import try_request
 from django_dcron.models import Run
 from django_dcron.runs import deliveries
+from django_dcron.utils.batches import in_batches
 
 logger = logging.getLogger("django_dcron.control")
 
@@ -39,8 +40,8 @@ def dispatch_all_now(runs: Sequence[Run]) -> None:
 def _deliver(runs: Sequence[Run], dispatcher: Dispatcher) -> None:
     # A node dispatches the frozen runs after the freeze.
     ready = [run for run in runs if not deliveries.is_run_frozen(run)]
-    for start in range(0, len(ready), dispatcher.batch_size):
-        _deliver_batch(ready[start : start + dispatcher.batch_size], dispatcher)
+    for batch in in_batches(ready, dispatcher.batch_size):
+        _deliver_batch(batch, dispatcher)
 
 
 def _deliver_batch(runs: Sequence[Run], dispatcher: Dispatcher) -> None:

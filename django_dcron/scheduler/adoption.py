@@ -21,6 +21,7 @@ from django_dcron.dispatch.base import DueRun
 from django_dcron.models import Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.runs import deliveries, transitions
+from django_dcron.utils.batches import in_batches
 
 ADOPTED_AT_ONCE = 10_000
 ASSIGNED_AT_ONCE = 1000
@@ -115,8 +116,7 @@ def _assign(runs: list[DueRun], node: str, on_locked: Callable[[DueRun], None]) 
     later call adopts it.
     """
     assigned: list[DueRun] = []
-    for start in range(0, len(runs), ASSIGNED_AT_ONCE):
-        batch = runs[start : start + ASSIGNED_AT_ONCE]
+    for batch in in_batches(runs, ASSIGNED_AT_ONCE):
         assigned_ids: set[UUID] = set()
         with deliveries.lock_unlocked([run.run_id for run in batch]) as free:
             by_attempt: defaultdict[int, list[UUID]] = defaultdict(list)

@@ -22,6 +22,7 @@ from django_dcron.policies.lifecycle import State
 from django_dcron.runs import deliveries, endings, transitions
 from django_dcron.scheduler.agenda import Key
 from django_dcron.scheduler.publishing import RefusedDispatch
+from django_dcron.utils.batches import in_batches
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -35,8 +36,8 @@ def end_refused(refused: Sequence[RefusedDispatch]) -> set[Key]:
     A run that another process has deleted or changed isn't left.
     """
     left: set[Key] = set()
-    for start in range(0, len(refused), ENDED_AT_ONCE):
-        left |= _end_batch(refused[start : start + ENDED_AT_ONCE])
+    for batch in in_batches(refused, ENDED_AT_ONCE):
+        left |= _end_batch(batch)
     return left
 
 

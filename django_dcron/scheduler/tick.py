@@ -49,6 +49,7 @@ from django_dcron.scheduler.publishing import RefusedDispatch
 from django_dcron.scheduler.refusal import end_refused
 from django_dcron.scheduler.rescue import rescue
 from django_dcron.scheduler.steps import Steps, StillLocked, TickStep
+from django_dcron.utils.batches import in_batches
 from django_dcron.utils.sync_points import reach_sync_point
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -226,8 +227,7 @@ class Ticker:
     def _mark_unlocked(self, dispatched: list[DueRun]) -> list[DueRun]:
         """Mark the unlocked runs, without waiting for the locked ones."""
         marked: list[DueRun] = []
-        for start in range(0, len(dispatched), deliveries.MARKED_AT_ONCE):
-            batch = dispatched[start : start + deliveries.MARKED_AT_ONCE]
+        for batch in in_batches(dispatched, deliveries.MARKED_AT_ONCE):
             with deliveries.lock_unlocked([run.run_id for run in batch]) as free:
                 of_batch = [run for run in batch if run.run_id in free]
                 self._mark_queued(of_batch)

@@ -41,6 +41,7 @@ from django.views.decorators.http import require_safe
 from django_dcron.admin.base import M
 from django_dcron.admin.display import list_url
 from django_dcron.admin.lists.base import ListAdmin
+from django_dcron.utils.batches import in_batches
 from django_dcron.utils.csv_cells import csv_cell
 
 if TYPE_CHECKING:
@@ -119,8 +120,7 @@ class ExportedAdmin(ListAdmin[M]):
     def _in_chunks(self, request: HttpRequest, keys: list[Any]) -> Iterator[M]:
         """Yield the rows in the order of the list, chunk by chunk."""
         rows = self.exported_rows(request)
-        for start in range(0, len(keys), CHUNK_SIZE):
-            chunk = keys[start : start + CHUNK_SIZE]
+        for chunk in in_batches(keys, CHUNK_SIZE):
             rows_by_key = {row.pk: row for row in rows.filter(pk__in=chunk)}
             yield from (rows_by_key[key] for key in chunk if key in rows_by_key)
 

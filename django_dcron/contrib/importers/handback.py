@@ -46,6 +46,7 @@ from django_dcron.runs import endings
 from django_dcron.schedules.schedule import Schedule, parse_schedule
 from django_dcron.schedules.timetable import MICROSECOND
 from django_dcron.targets.shadow import is_shadow
+from django_dcron.utils.batches import in_batches
 
 LEFT_TO_SOURCE = "handed back before a node claimed it; {} runs it"
 """The reason of a run that the source executes instead."""
@@ -128,8 +129,8 @@ def hand_back_all(
 ) -> None:
     """Hand the jobs back batch by batch. ``on_progress`` gets the finished jobs of each batch."""
     using = alias_for(Job)
-    for start in range(0, len(handbacks), SWITCHED_AT_ONCE):
-        on_progress(_hand_back_or_halve(handbacks[start : start + SWITCHED_AT_ONCE], source, using))
+    for batch in in_batches(handbacks, SWITCHED_AT_ONCE):
+        on_progress(_hand_back_or_halve(batch, source, using))
 
 
 def _hand_back_or_halve(

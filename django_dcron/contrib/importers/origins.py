@@ -29,6 +29,7 @@ from django_dcron.contrib.importers.names import (
 from django_dcron.contrib.importers.source_contents import SourceEntry
 from django_dcron.db.routing import alias_for
 from django_dcron.models import DeletedImport, Job
+from django_dcron.utils.batches import in_batches
 
 NAMES_AT_ONCE = 500
 LONGEST_KEY = 190
@@ -115,10 +116,8 @@ def existing_jobs(entries: list[SourceEntry], namespace: str) -> dict[tuple[str,
     return {
         (job.namespace, job.name): job
         for jobs_namespace, names_there in names.items()
-        for start in range(0, len(names_there), NAMES_AT_ONCE)
-        for job in rows.filter(
-            namespace=jobs_namespace, name__in=names_there[start : start + NAMES_AT_ONCE]
-        )
+        for batch in in_batches(names_there, NAMES_AT_ONCE)
+        for job in rows.filter(namespace=jobs_namespace, name__in=batch)
     }
 
 

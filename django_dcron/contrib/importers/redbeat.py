@@ -24,6 +24,7 @@ from django_dcron.contrib.importers.source_contents import (
     unexpected_error_text,
 )
 from django_dcron.db.errors import in_one_line
+from django_dcron.utils.batches import in_batches
 from django_dcron.utils.messages import with_full_stop
 
 SOURCE = "redbeat"
@@ -163,8 +164,7 @@ def _read_entries(field: str) -> list[StoredField]:
         keys = sorted(
             client.execute_command("ZRANGE", config.schedule_key, 0, -1, NEVER_DECODE=True)
         )
-        for start in range(0, len(keys), KEYS_AT_ONCE):
-            chunk = keys[start : start + KEYS_AT_ONCE]
+        for chunk in in_batches(keys, KEYS_AT_ONCE):
             pipe = client.pipeline(transaction=False)
             for key in chunk:
                 pipe.execute_command("HGET", key, field, NEVER_DECODE=True)

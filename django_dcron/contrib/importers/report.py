@@ -27,6 +27,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.targets.shadow import is_shadow
+from django_dcron.utils.batches import in_batches
 
 LATE = timedelta(seconds=60)
 EARLY = timedelta(seconds=1)
@@ -163,9 +164,9 @@ def _due_times(job_ids: list[int], since: datetime) -> Mapping[int, list[datetim
     runs = Run.objects.using(alias_for(Run)).filter(
         trigger=Trigger.SCHEDULE, scheduled_at__gte=since - LATE
     )
-    for start in range(0, len(job_ids), JOBS_AT_ONCE):
-        chunk = runs.filter(job_id__in=job_ids[start : start + JOBS_AT_ONCE])
-        for job_id, at in chunk.values_list("job_id", "scheduled_at"):
+    for batch in in_batches(job_ids, JOBS_AT_ONCE):
+        of_jobs = runs.filter(job_id__in=batch)
+        for job_id, at in of_jobs.values_list("job_id", "scheduled_at"):
             times[job_id].append(at)
     return times
 

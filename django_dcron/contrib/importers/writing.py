@@ -36,6 +36,7 @@ from django_dcron.policies.chains import in_dependency_order
 from django_dcron.policies.job_labels import split_label
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.targets.shadow import is_shadow
+from django_dcron.utils.batches import in_batches
 
 CHANGED_MEANWHILE = "changed or deleted by someone else during the import; run the import again"
 CREATED_MEANWHILE = "created by someone else during the import; run the import again"
@@ -62,8 +63,7 @@ def apply_entry_plans(plans: Iterable[EntryPlan]) -> Iterator[EntryPlan]:
     A job that can no longer be saved is refused.
     """
     ordered = _predecessors_first(list(plans))
-    for start in range(0, len(ordered), SAVED_AT_ONCE):
-        chunk = ordered[start : start + SAVED_AT_ONCE]
+    for chunk in in_batches(ordered, SAVED_AT_ONCE):
         taken = _taken_keys(chunk)
         batch: list[EntryPlan] = []
         for plan in chunk:

@@ -14,6 +14,7 @@ from django_dcron.diagnosis.doctor.window import Window, runs_in_namespace
 from django_dcron.models import Run
 from django_dcron.policies.job_labels import label_of
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, Outcome, State, Trigger
+from django_dcron.utils.batches import in_batches
 from django_dcron.utils.time_format import format_duration, format_site_time
 
 CLOCK_TOLERANCE = timedelta(milliseconds=50)
@@ -115,10 +116,8 @@ def _stored_runs(run_ids: list[Any]) -> Iterator[StoredRun]:
     In this order, the database needn't sort the join. Runs that have been deleted are omitted.
     """
     width = len(COLUMNS)
-    for start in range(0, len(run_ids), RUNS_AT_ONCE):
-        runs = Run.objects.using(alias_for(Run)).filter(
-            pk__in=run_ids[start : start + RUNS_AT_ONCE]
-        )
+    for batch in in_batches(run_ids, RUNS_AT_ONCE):
+        runs = Run.objects.using(alias_for(Run)).filter(pk__in=batch)
         rows = runs.order_by("-pk", "attempts__number").values_list(*COLUMNS, *ATTEMPT_COLUMNS)
         for columns, attempts in groupby(rows, key=lambda row: row[:width]):
             stored = tuple(

@@ -33,6 +33,7 @@ from django_dcron.management.dcron.output import (
 )
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Job, Run
+from django_dcron.utils.batches import in_batches
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.messages import TranslatableText
 
@@ -212,8 +213,7 @@ def perform(output: Output, plan: Plan[T], *, summary: bool = False) -> None:
     """
     results: list[dict[str, Any]] = []
     progress = ProgressLines(output, plan.verb, len(plan.actions))
-    for start in range(0, len(plan.actions), plan.at_once):
-        batch = plan.actions[start : start + plan.at_once]
+    for batch in in_batches(plan.actions, plan.at_once):
         for action, result in zip(batch, _apply(plan, batch), strict=True):
             results.append(_document(action, result))
             if not output.is_json:

@@ -17,6 +17,7 @@ from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import UNFINISHED
+from django_dcron.utils.batches import in_batches
 
 HELP = (
     "Cancel runs. A run that hasn't started ends; a running run is asked to stop. With a job: "
@@ -69,9 +70,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _unfinished_runs(jobs: Sequence[Job]) -> Iterator[Run]:
     """Yield the unfinished runs of the jobs, job by job."""
-    for start in range(0, len(jobs), JOBS_PER_QUERY):
+    for batch in in_batches(jobs, JOBS_PER_QUERY):
         runs = Run.objects.using(alias_for(Run)).filter(
-            job__in=[job.pk for job in jobs[start : start + JOBS_PER_QUERY]], state__in=UNFINISHED
+            job__in=[job.pk for job in batch], state__in=UNFINISHED
         )
         yield from runs.select_related("job").order_by(
             "job__namespace", "job__name", "due_at", "pk"

@@ -26,10 +26,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from itertools import takewhile
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -43,6 +43,7 @@ from django_dcron.monitoring.metrics import catalog
 from django_dcron.monitoring.metrics.samples import Distribution, Histogram, MetricSample
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.policies.sharding import shard_of_job
+from django_dcron.utils.batches import in_batches
 
 MAX_NEW = 20_000
 """The maximum number of new attempts that an update observes."""
@@ -76,8 +77,6 @@ DURATION_BUCKETS = (
     86400,
 )
 """Upper bounds of the buckets, in seconds."""
-
-T = TypeVar("T")
 
 
 class _AttemptColumns(NamedTuple):
@@ -137,13 +136,13 @@ class AttemptObserver:
         newest = _newest()
         running = Run.objects.using(alias_for(Run)).running().order_by()
         open_runs = dict(self._of_namespace(running[:MAX_OPEN]))
-        for chunk in _chunks(list(open_runs)):
+        for chunk in in_batches(list(open_runs), CHUNK):
             attempts = _attempts().filter(run__in=chunk, outcome="", pk__lte=newest)
             self._open |= {pk: open_runs[run] for pk, run in attempts.values_list("pk", "run_id")}
         self._last = newest
 
     def _observe_ends(self, led: Collection[int]) -> None:
-        for chunk in _chunks(list(self._open)):
+        for chunk in in_batches(list(self._open), CHUNK):
             rows = {row.pk: row for row in _rows(_attempts().filter(pk__in=chunk))}
             for pk in chunk:
                 row = rows.get(pk)
@@ -228,7 +227,3 @@ def _rows(attempts: QuerySet[Attempt]) -> Iterator[_AttemptColumns]:
 
 def _newest() -> int:
     return _attempts().order_by("-pk").values_list("pk", flat=True).first() or 0
-
-
-def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))

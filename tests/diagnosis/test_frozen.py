@@ -13,7 +13,7 @@ from django_dcron.diagnosis.doctor.report import Report, examine
 from django_dcron.diagnosis.doctor.window import Window
 from django_dcron.diagnosis.misfire_effect import misfire_effect, start_deadline_effect
 from django_dcron.diagnosis.system_health import read_verdict
-from django_dcron.diagnosis.why.explanation import Answer, explain
+from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.diagnosis.why.latest import explain_latest
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.models import Cursor, Job, Node, Run

@@ -235,6 +235,15 @@ def test_tz_applies_to_commands_and_not_to_times() -> None:
     assert "CRON_TZ" in contents.notes[0]
 
 
+def test_cron_tz_that_some_crons_ignore_is_reported() -> None:
+    def is_reported(text: str) -> bool:
+        return any("Debian" in note for note in read(text, timezone="Europe/Berlin").notes)
+
+    assert is_reported(USER_CRONTAB)
+    assert not is_reported("CRON_TZ=Europe/Berlin\n@daily x\n"), "the machine's own time zone"
+    assert not is_reported("@daily x\n")
+
+
 def test_percent_signs_start_the_standard_input() -> None:
     r"""The first ``%`` starts the standard input, and others end its lines.
 

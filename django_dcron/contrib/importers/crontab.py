@@ -90,8 +90,8 @@ def read(
         _warn_about_users(contents, lines)
     if zones := sorted({line.timezone for line in lines if line.states_timezone} - {timezone}):
         contents.notes.append(
-            f"Lines below CRON_TZ are in the time zone {', '.join(zones)}, as in cronie. The cron of "
-            "Debian and Ubuntu ignores CRON_TZ. If it runs these lines, remove CRON_TZ from the "
+            f"Lines below CRON_TZ are in the time zone {', '.join(zones)}, as in cronie. The cron "
+            "of Debian and Ubuntu ignores CRON_TZ. If it runs the lines, remove CRON_TZ from the "
             "file."
         )
     if not all(line.states_timezone for line in lines):

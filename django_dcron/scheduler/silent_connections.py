@@ -7,7 +7,8 @@ connection is shut down.
 
 Invariants:
 
-- A statement that the server is executing is left alone, regardless of its duration.
+- A statement that the server is executing is left alone, regardless of its duration. Behind a
+  pooler that announces its own session ids, the server can't tell, and the node connects again.
 - If the database doesn't answer on a new connection either, no connection is shut down: the
   database stalls and may continue.
 - A connection is shut down only if its thread is still in the same call after the server has

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from django_dcron.policies.sharding import (
     leaders,
     shard_lock_name,
+    shard_of_job,
     shard_of_lock,
     shards_led_by,
 )
@@ -25,6 +26,10 @@ nodes = st.lists(names, unique=True, min_size=1, max_size=8)
 def test_every_shard_is_led_by_exactly_one_node(live: list[str]) -> None:
     led = [shard for node in live for shard in shards_led_by(node, live, SHARDS)]
     assert sorted(led) == list(range(SHARDS))
+
+
+def test_shard_of_a_job_depends_on_its_key() -> None:
+    assert [shard_of_job(key, SHARDS) for key in (1, 63, 64, 130)] == [1, 63, 0, 2]
 
 
 @given(st.sampled_from(["", "shop", "a:b"]), st.integers(0, SHARDS - 1))

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from django_dcron.exceptions import InvalidSchedule, InvalidTimeZone
+from django_dcron.schedules.hashing import hash_key_of
 from django_dcron.schedules.recurrence_text import EXAMPLE
 from django_dcron.schedules.schedule import parse_schedule
 
@@ -513,6 +514,10 @@ def test_text_of_maximum_length_is_accepted() -> None:
 def test_hash_values_are_stable(text: str, key: str, expected: list[str]) -> None:
     """These values must never change, because they decide when existing jobs run."""
     assert occurrences_of(text, hash_key=key, limit=len(expected)) == expected
+
+
+def test_hash_key_of_a_job_is_stable() -> None:
+    assert hash_key_of("shop", "nightly") == "shop/nightly"
 
 
 def test_hash_values_are_spread_within_their_range() -> None:

@@ -1,7 +1,7 @@
 """Many occurrences in one sitting, through real nodes and workers that are killed and suspended.
 
-``make volume OCCURRENCES=10000000 RATE=500`` chooses the size. The verdict judges a few jobs at a
-time, so that the history of the others needs no memory.
+``make volume OCCURRENCES=10000000 RATE=500`` chooses the size. The occurrences come in rounds. Each
+round ends with its verdict, so that a sitting may be interrupted: the finished rounds count.
 """
 
 import logging
@@ -47,8 +47,8 @@ FAULT_EVERY = 15.0
 SUSPENDED_FOR = 5.0
 VACUUM_EVERY = 4
 """Vacuum the tables with each fourth fault, because the server of the tests doesn't."""
-JUDGED_AT_ONCE = 300_000
-"""The number of occurrences that are judged at a time."""
+ROUND = 100_000
+"""The number of occurrences between two verdicts. A verdict holds them all in memory."""
 TARGET = "tests.app.tasks.logged_witness"
 
 
@@ -57,18 +57,21 @@ def test_no_occurrence_of_many_is_lost_or_duplicated(
 ) -> None:
     kept_connections = {"DCRON_TEST_DB_REUSE_MAX": "1000"}
     cluster.start(jobs=0, nodes=0, worker_env=kept_connections, record_changes=False)
-    until = (now() + OCCURRENCES / RATE * SECOND).replace(microsecond=0)
-    jobs = _make_jobs(until, tmp_path)
     for _ in range(2):
         cluster.add_node()
-    faults = _inject_faults(cluster, redis_server, until)
-    _vacuum()
-    wait_until_none(_unfinished, what="all jobs and runs to end", interval=1)
-    cluster.stop()
-    cluster.totals, findings = _judge(cluster.after, until, jobs, tmp_path)
-    logger.info("%s, faults %s", cluster.totals, dict(faults))
-    assert not findings, "\n".join(findings)
-    assert cluster.totals.starts >= cluster.totals.occurrences >= OCCURRENCES * 0.9
+    sums, faults = Totals(*(0 for _ in fields(Totals))), Counter[str]()
+    for done in range(0, OCCURRENCES, ROUND):
+        after, number = now(), min(ROUND, OCCURRENCES - done)
+        until = (after + number / RATE * SECOND).replace(microsecond=0)
+        jobs = _make_jobs(until, tmp_path)
+        _inject_faults(cluster, redis_server, until, faults)
+        _vacuum()
+        wait_until_none(_unfinished, what="all jobs and runs to end", interval=1)
+        verdict = judge(_read_history(after, until, jobs, tmp_path))
+        assert not verdict.findings, "\n".join(map(str, verdict.findings))
+        assert verdict.totals.starts >= verdict.totals.occurrences >= number * 0.9
+        cluster.totals = sums = Totals(*map(add, astuple(sums), astuple(verdict.totals)))
+        logger.info("judged: %s, faults %s", sums, dict(faults))
     assert faults
 
 
@@ -94,9 +97,10 @@ def _make_jobs(until: datetime, directory: Path) -> list[int]:
     return ids
 
 
-def _inject_faults(cluster: Cluster, redis: services.Server, until: datetime) -> Counter[str]:
+def _inject_faults(
+    cluster: Cluster, redis: services.Server, until: datetime, faults: Counter[str]
+) -> None:
     """Kill or suspend a random process every ``FAULT_EVERY`` seconds until the schedules end."""
-    faults: Counter[str] = Counter()
     pause = threading.Event()
     while (left := (until - now()) / SECOND) > 0:
         pause.wait(min(FAULT_EVERY, left))
@@ -120,7 +124,6 @@ def _inject_faults(cluster: Cluster, redis: services.Server, until: datetime) ->
             _vacuum()
             runs, unfinished = Run.objects.count(), _unfinished()  # a backlog shows early
             logger.info("%s runs, unfinished %s, faults %s", runs, unfinished, dict(faults))
-    return faults
 
 
 def _vacuum() -> None:
@@ -134,25 +137,11 @@ def _unfinished() -> int:
     return Job.objects.filter(enabled=True).count() + Run.objects.exclude(state__in=FINAL).count()
 
 
-def _judge(
+def _read_history(
     after: datetime, until: datetime, jobs: Sequence[int], directory: Path
-) -> tuple[Totals, list[str]]:
-    """Return the sums of all totals, and the findings as text."""
+) -> History:
     before, at, later = time.monotonic(), now(), time.monotonic()
     anchor = Anchor((before + later) / 2, at)
-    size = max(1, JUDGED_AT_ONCE * len(jobs) // OCCURRENCES)
-    sums, findings = Totals(*(0 for _ in fields(Totals))), []
-    for start in range(0, len(jobs), size):
-        part = jobs[start : start + size]
-        verdict = judge(_read_part(after, until, part, directory, anchor))
-        sums = Totals(*map(add, astuple(sums), astuple(verdict.totals)))
-        findings += map(str, verdict.findings)
-    return sums, findings
-
-
-def _read_part(
-    after: datetime, until: datetime, jobs: Sequence[int], directory: Path, anchor: Anchor
-) -> History:
     names = [str(job) for job in Job.objects.filter(pk__in=jobs)]
     starts = [start for name in names for start in read_log(directory / f"{name}.jsonl", anchor)]
     with connection.cursor() as cursor:

@@ -175,7 +175,7 @@ def test_page_of_backfilled_run_says_that_it_waits_for_the_paused_job(
     admin_client: Client, job: Job
 ) -> None:
     run = make_run(job, state="waiting", trigger="backfill")
-    text = str(page.WAITS_FOR_RESUME)
+    text = str(state_sentences.WAITS_FOR_RESUME)
     assert text not in text_of(verdict_of(page_of(admin_client, run)))
     control.pause(job, "deploy")
     assert text in text_of(verdict_of(page_of(admin_client, run)))

@@ -140,7 +140,7 @@ def _document(job: Job, ahead: Lookahead) -> dict[str, Any]:
         "words": ahead.words,
         "enabled": job.enabled,
         "occurrences": occurrences_document(ahead),
-        "cautions": cautions_document(ahead),
+        "cautions": lookahead_cautions(ahead),
     }
 
 
@@ -151,7 +151,7 @@ def occurrences_document(ahead: Lookahead) -> list[dict[str, Any]]:
     ]
 
 
-def cautions_document(ahead: Lookahead) -> list[dict[str, str]]:
+def lookahead_cautions(ahead: Lookahead) -> list[dict[str, str]]:
     return [{"code": caution.code, "message": caution.message} for caution in ahead.cautions]
 
 

@@ -34,7 +34,7 @@ from django_dcron.management.dcron.freezes import time_until_text, warn_of_freez
 from django_dcron.management.dcron.job_selection import state_cell
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.next import (
-    cautions_document,
+    lookahead_cautions,
     occurrences_document,
     print_occurrences,
     print_resume_notice,
@@ -203,5 +203,5 @@ def _document(
         "success_percent_of_latest": lately.percent,
         "words": ahead.words if ahead else "",
         "occurrences": occurrences_document(ahead) if ahead else [],
-        "cautions": cautions_document(ahead) if ahead else [],
+        "cautions": lookahead_cautions(ahead) if ahead else [],
     }

@@ -35,7 +35,7 @@ def read_yaml(text: bytes, max_values: int) -> Any:
     Raises ``TextRefused``, or any exception for a text that exceeds the limits.
     """
     try:
-        document = yaml.load(text.decode(), _Loader)  # noqa: S506 (a safe loader)
+        document = yaml.load(text.decode(), _Loader)  # noqa: S506 (a safe loader)  # nosec B506
     except (yaml.YAMLError, ValueError) as error:
         raise TextRefused(" ".join(str(error).split())) from None
     return Encoder(max_values).encode(document)

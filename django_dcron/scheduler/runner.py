@@ -42,13 +42,12 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_dcron.conf import settings
 from django_dcron.db.clock import ClusterClock
-from django_dcron.db.contention import skipping_if_locked
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.dispatch import Dispatcher
 from django_dcron.dispatch.base import SupportsWorkerRequests
 from django_dcron.locks.base import Lock
-from django_dcron.models import Node, Run
+from django_dcron.models import Node
 from django_dcron.runs import deliveries
 from django_dcron.scheduler.adoption import give_back
 from django_dcron.scheduler.agenda import Agenda
@@ -61,7 +60,7 @@ from django_dcron.scheduler.node_status import NodeStatus
 from django_dcron.scheduler.pruner import Pruner
 from django_dcron.scheduler.signal_pipe import SignalPipe
 from django_dcron.scheduler.silent_connections import SilentConnections
-from django_dcron.scheduler.tick import Ticker, limit_waits
+from django_dcron.scheduler.tick import LOCK_TIMEOUT, SHORTEST_SILENCE, Ticker
 from django_dcron.scheduler.watchdog import Watchdog
 from django_dcron.scheduler.worker_probe import WorkerProbe
 from django_dcron.utils.threads import DcronThread
@@ -286,8 +285,12 @@ class Runner:
                 logger.warning(text, name, error, extra={"event": "not_given_back", "node": name})
             if jobs := self._dispatcher.executing():
                 names = ", ".join(sorted(set(jobs))[:MAX_JOB_NAMES])
-                text = "node stopping: node=%s running=%d jobs=%s; a second signal exits at once"
-                self._log("stopping", text, len(jobs), names)
+                self._log(
+                    "stopping",
+                    "node stopping: node=%s running=%d jobs=%s; a second signal exits at once",
+                    len(jobs),
+                    names,
+                )
             self._dispatcher.close(wait=True)
         finally:
             self._closed.set()
@@ -317,7 +320,10 @@ class Runner:
         self.ticker.close()
 
     def _mark_until_next_tick(self, seconds: float) -> None:
-        """Mark dispatched runs until the next tick is due or the node gains shards."""
+        """Sleep until the next tick is due or the node gains shards.
+
+        Meanwhile, mark dispatched runs.
+        """
         end = self.clock.monotonic() + seconds
         while not self._stopping.is_set() and not self._gained_shards.is_set():
             remaining = end - self.clock.monotonic()
@@ -332,25 +338,17 @@ class Runner:
         """Dispatch what is due and return the remaining runs.
 
         Without ``finish``, runs that the node's own worker threads haven't started are returned
-        too. Other nodes find locked runs later.
+        too.
         """
         self.agenda.publish_due()
         unstarted = [] if finish else self._dispatcher.take_back()
-        limits, given_back = WaitLimits(alias_for(Run)), 0
-        try:
-            limit_waits(limits)
-            self.ticker.mark_dispatched()
-            for each in unstarted:
-                with skipping_if_locked("return a run", alias_for(Run)):
-                    deliveries.unqueue([each])
-            with skipping_if_locked("return the remaining runs", alias_for(Run)):
-                given_back = give_back(self.membership.id)
-            if self.agenda.broker_unreachable and given_back:
-                text = "runs released, broker unreachable: node=%s runs=%d"
-                self._log("given_back", text, given_back)
-            self.membership.leave()
-        finally:
-            limits.lift()
+        self.ticker.mark_dispatched()
+        deliveries.unqueue(unstarted)
+        given_back = give_back(self.membership.id)
+        if self.agenda.broker_unreachable and given_back:
+            text = "runs released, broker unreachable: node=%s runs=%d"
+            self._log("given_back", text, given_back)
+        self.membership.leave()
 
     # --- prune -----------------------------------------------------------------------------------
 
@@ -376,7 +374,7 @@ class Runner:
                 self.membership.withdraw()
                 continue
             try:
-                limit_waits(limits)
+                limits.impose(lock=LOCK_TIMEOUT, silence=max(settings.LEASE, SHORTEST_SILENCE))
                 if self.membership.beat(agenda=len(self.agenda)):
                     self._gained_shards.set()
                     self._tick_wanted.set()
@@ -390,8 +388,9 @@ class Runner:
                 if not is_failing:  # Log this once; the tick reports when the database is back.
                     name = self.membership.name
                     extra = {"event": "heartbeat_missed", "node": name}
-                    text = "heartbeat not written: node=%s error=%s"
-                    logger.warning(text, name, error, extra=extra)
+                    logger.warning(
+                        "heartbeat not written: node=%s error=%s", name, error, extra=extra
+                    )
                 is_failing = True
 
     def _log(self, event: str, message: str, *args: object) -> None:

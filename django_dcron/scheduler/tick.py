@@ -84,11 +84,6 @@ can't know whether the database was available before.
 """
 
 
-def limit_waits(limits: WaitLimits) -> None:
-    """Limit the waits of the calling thread, which belongs to a node."""
-    limits.impose(lock=LOCK_TIMEOUT, silence=max(settings.LEASE, SHORTEST_SILENCE))
-
-
 @dataclass
 class Ticker:
     membership: Membership
@@ -138,7 +133,8 @@ class Ticker:
         """
         if self._completed_at is None:
             self._completed_at = self.clock.monotonic()
-        limit_waits(self._limits)
+        silence = max(settings.LEASE, SHORTEST_SILENCE)
+        self._limits.impose(lock=LOCK_TIMEOUT, silence=silence)
         if self.clock.monotonic() >= self._retry_unended_at:
             self._unended, self._retry_unended_at, self._adopts_own = set(), inf, True
         adopt_own, self._adopts_own = adopt_own or self._adopts_own, False

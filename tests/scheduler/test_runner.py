@@ -14,7 +14,6 @@ from django.db import IntegrityError, InternalError, OperationalError
 from pytest_django import Settings
 
 from django_dcron.db.now import database_now
-from django_dcron.db.session_limits import WaitLimits
 from django_dcron.dispatch import Dispatcher
 from django_dcron.dispatch.thread import ThreadDispatcher
 from django_dcron.execution.executor import execute
@@ -646,27 +645,6 @@ def test_drain_without_the_database_leaves_runs_to_other_nodes(
     assert runner.run(seconds=0.01) == EXIT_OK
     assert logged(caplog, "not_given_back", "gone", node="a")
     assert dispatcher.closed == [True]
-
-
-def test_locked_run_does_not_keep_a_node_from_stopping(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    limited: list[str] = []
-    impose = WaitLimits.impose
-
-    def record(limits: WaitLimits, **durations: timedelta) -> None:
-        limited.append(threading.current_thread().name)
-        impose(limits, **durations)
-
-    def locked(node: str) -> int:
-        raise OperationalError("database is locked")
-
-    monkeypatch.setattr(WaitLimits, "impose", record)
-    monkeypatch.setattr(module, "give_back", locked)
-    assert runner.run(seconds=0.01) == EXIT_OK
-    assert f"dcron-{CLOSE}" in limited, "the wait for the lock is limited"
-    assert logged(caplog, "contention", "database is locked")
-    assert no_node_or_lease_is_left()
 
 
 def test_failed_drain_returns_a_failure_exit_code(

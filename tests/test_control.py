@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -15,6 +15,7 @@ from django_dcron import control
 from django_dcron.db.contention import MAX_RETRIES
 from django_dcron.db.now import database_now
 from django_dcron.dispatch import DispatchFailed, best_effort
+from django_dcron.dispatch.base import DueRun, PartlyPublished
 from django_dcron.exceptions import (
     IdempotencyKeyReused,
     InvalidArguments,
@@ -29,6 +30,7 @@ from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import endings, transitions
 from django_dcron.runs.chains import follower_key
+from django_dcron.runs.immediate_dispatch import dispatch_now
 from django_dcron.scheduler.claim import claim
 from django_dcron.schedules.timetable import MICROSECOND
 from tests.factories import make_idle_job, make_job, make_run
@@ -287,6 +289,27 @@ def test_unreachable_broker_is_tried_once_per_pause(
     )
     trigger_all()
     assert dispatcher.batches == [1, 1, 1]
+
+
+@pytest.mark.parametrize("by_error", [True, False])
+def test_rejected_run_does_not_delay_other_requests(
+    dispatcher: MemoryDispatcher, monkeypatch: pytest.MonkeyPatch, by_error: bool
+) -> None:
+    """A full or faulty queue says nothing about other queues."""
+    rejected, other = make_run(make_idle_job()), make_run(make_idle_job())
+    publish = dispatcher.publish
+
+    def reject(prepared: Sequence[DueRun]) -> None:
+        if prepared[0].run_id == rejected.pk:
+            raise PartlyPublished("no permission for queue a", {0}, by_error=by_error)
+        publish(prepared)
+
+    monkeypatch.setattr(dispatcher, "publish", reject)
+    dispatch_now(rejected)
+    dispatch_now(other)
+    assert [due.run_id for due in dispatcher.dispatched] == [other.pk]
+    rejected.refresh_from_db()
+    assert rejected.state == "pending"
 
 
 def test_run_is_left_to_a_node_without_a_dispatcher(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from django_dcron.dispatch import Dispatcher, DispatchFailed, shared_dispatcher
+from django_dcron.dispatch.base import PartlyPublished
 
 BROKER_PAUSE = 10.0
 """Seconds without requests after the broker was unreachable. A web request that creates or cancels
@@ -34,5 +35,6 @@ def try_request(
             request(dispatcher)
     except Exception as error:
         on_error(error)
-        if isinstance(error, DispatchFailed):
+        # A broker that rejects a run is reachable for others.
+        if isinstance(error, DispatchFailed) and not isinstance(error, PartlyPublished):
             _broker_unreachable_until = monotonic() + BROKER_PAUSE

@@ -64,9 +64,18 @@ def new_broker_connection(app: Celery) -> Any:
         driver = connection.get_transport_cls().driver_name
     except ValueError:  # The error might quote a part of the password.
         raise ValueError("the broker URL can't be read") from None
-    defaults = TIMEOUT_OPTIONS.get(driver, {})
-    connection.transport_options = {**defaults, **(connection.transport_options or {})}
+    options = connection.transport_options or {}
+    connection.transport_options = _with_timeouts(options, TIMEOUT_OPTIONS.get(driver, {}))
     return connection
+
+
+def _with_timeouts(options: dict[str, Any], timeouts: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with the timeouts that they, or the dictionaries in them, don't set."""
+    merged = {**timeouts, **options}
+    for name in timeouts.keys() & options.keys():
+        if isinstance(options[name], dict) and isinstance(timeouts[name], dict):
+            merged[name] = {**timeouts[name], **options[name]}
+    return merged
 
 
 def batch_size_for(app: Celery) -> int:

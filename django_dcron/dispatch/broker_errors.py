@@ -25,9 +25,20 @@ SERVER_ERRORS = re.compile(
 The last one is that of a hosted server whose quota is used up.
 """
 KNOWN_DRIVERS = frozenset({"redis", "py-amqp"})
-"""The drivers of Redis and RabbitMQ. Their other errors are refusals."""
-VALUE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, struct.error, KombuError)
-"""The message can't be encoded, or the name of its queue is unknown or too long."""
+"""The drivers of Redis and RabbitMQ. Their own errors are refusals unless they mean an outage."""
+MESSAGE_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    struct.error,
+    KombuError,
+)
+"""The message can't be encoded, an option of its route has an invalid value, or the name of its
+queue is unknown or too long.
+"""
 
 
 def publish_error(error: Exception, broker: Any, queues: str, number: int) -> DcronError:
@@ -67,13 +78,13 @@ def means_unreachable(error: Exception, broker: Any) -> bool:
 def means_refusal(error: Exception, broker: Any) -> bool:
     """Return whether an error means that the same message would always be refused.
 
-    For most brokers, only an error about a value does. For example, Amazon SQS reports throttling,
-    expired credentials and missing permissions with one class of errors.
+    For most brokers, only one of ``MESSAGE_ERRORS`` does. For example, Amazon SQS reports
+    throttling, expired credentials and missing permissions with one class of errors.
     """
     error = cause_of(error)
     if broker.get_transport_cls().driver_name not in KNOWN_DRIVERS:
-        return isinstance(error, VALUE_ERRORS)
-    return isinstance(error, (*VALUE_ERRORS, *broker.connection_errors, *broker.channel_errors))
+        return isinstance(error, MESSAGE_ERRORS)
+    return isinstance(error, (*MESSAGE_ERRORS, *broker.connection_errors, *broker.channel_errors))
 
 
 def cause_of(error: Exception) -> Exception:

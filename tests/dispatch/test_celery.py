@@ -454,6 +454,24 @@ def test_timeouts_of_the_project_take_precedence(app: Celery, dispatcher: Celery
     assert app.connection_for_write().transport_options == app.conf.broker_transport_options
 
 
+def test_timeouts_complete_the_nested_options_of_the_project(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver of Amazon SQS isn't installed."""
+    timeouts = broker_connection.TIMEOUT_OPTIONS["sqs"]
+    monkeypatch.setitem(broker_connection.TIMEOUT_OPTIONS, "memory", timeouts)
+    app = Celery("nested", broker="memory://", set_as_current=False)
+    app.conf.broker_transport_options = {"region": "a", "client-config": {"read_timeout": 77}}
+    options = broker_connection.new_broker_connection(app).transport_options
+    merged = {**timeouts["client-config"], "read_timeout": 77}
+    assert options == {"region": "a", "client-config": merged}
+    assert app.conf.broker_transport_options["client-config"] == {"read_timeout": 77}
+    app.conf.broker_transport_options = {"client-config": None}
+    options = broker_connection.new_broker_connection(app).transport_options
+    assert options == {"client-config": None}
+    app.close()
+
+
 def test_timeout_options_exist_in_each_driver(dispatcher: CeleryDispatcher) -> None:
     names = {
         Connection(url).get_transport_cls().driver_name
@@ -695,6 +713,8 @@ class ClientError(Exception):
         ("memory://", EncodeError("the message can't be encoded"), True),
         ("memory://", struct.error("ubyte format requires 0 <= number <= 255"), True),
         ("memory://", KeyError("the name of a compression"), True),
+        ("memory://", AttributeError("'int' object has no attribute 'encode'"), True),
+        ("amqp://", AssertionError("an option of the route"), True),
         ("amqp://", amqp.exceptions.AccessRefused("no access to the queue"), True),
         ("amqp://", ClientError("an error of a tracing library"), False),
         ("redis://", ResponseError("WRONGTYPE Operation against a key"), True),

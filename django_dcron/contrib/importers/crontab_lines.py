@@ -40,14 +40,15 @@ _BEFORE_COMMAND = re.compile(
 _WRAPPER = re.compile(
     r"""
     (?:\S*/)?flock\s+(?:-\S+\s+|\d+\s+)*\S+\s+
-    | (?:\S*/)?timeout\s+(?:-\S+\s+)*[\d.]+[smhd]?\s+
-    | (?:\S*/)?ionice\s+(?:-[cn]\s*\d+\s+|-t\s+)*
+    | (?:\S*/)?timeout\s+(?:-(?:[ks]\s*\S+|[^\sks]\S*)\s+)*\d[\d.]*[smhd]?\s+
+    | (?:\S*/)?ionice\s+(?:-[cn]\s*\w+\s+|-t\s+)*
     | (?:\S*/)?chronic\s+
-    | -?[\d.]+[smhd]?\s+                            # of ``nice -n 10``, or a second duration
+    | (?:\.|source)\s+\S+\s*(?:&&|;)\s*
+    | \d[\d.]*[smhd]?\s+                            # of ``nice -n 10``, or a second duration
     """,
     re.VERBOSE,
 )
-"""A program that runs the following command, with its arguments."""
+"""A program that runs the following command, or a script that the shell reads before it."""
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
 _TIME_FIELD = re.compile(r"[\d*/,-]+")
 _LEGEND = re.compile(r"[|┌│└]|[.+]-|m(?:in\w*)?\s+h(?:our\w*)?\s+(?:dom|day)", re.IGNORECASE)
@@ -79,7 +80,9 @@ class CrontabLine:
     imported jobs.
     """
     command: str
-    """The command for the shell, including its standard input."""
+    """The command without its standard input."""
+    script: str
+    """What the shell executes: the command, and its standard input as a pipe."""
     environment: tuple[tuple[str, str], ...]
     shell: str
     comment: str
@@ -90,7 +93,7 @@ class CrontabLine:
 
     @property
     def argv(self) -> list[str]:
-        call = [self.shell, "-c", self.command]
+        call = [self.shell, "-c", self.script]
         if not self.environment:
             return call
         return ["/usr/bin/env", *(f"{name}={value}" for name, value in self.environment), *call]
@@ -131,7 +134,8 @@ def read_lines(
         environment = {
             name: value for name, value in variables.items() if name not in OWN_VARIABLES
         }
-        command = _with_stdin(parts.command)
+        command, *stdin = _split_at_percent(parts.command)
+        script = _with_stdin(command, stdin)
         yield CrontabLine(
             number=number,
             schedule=parts.schedule,
@@ -141,24 +145,26 @@ def read_lines(
             program=_program_name(parts.command),
             outer_program=_outer_program_name(parts.command),
             command=command,
+            script=script,
             environment=tuple(environment.items()),
             shell=variables.get("SHELL") or DEFAULT_SHELL,  # nosec B604
             comment=description,
-            call=read_call(command, environment),
-            called_command=called_command(command),
+            call=read_call(script, environment),
+            called_command=called_command(script),
         )
 
 
 def _add_comment(blocks: list[list[str]], comment: str, system: bool) -> None:
     """Add a comment to the last block above a line. The last block that isn't empty describes it.
 
-    A disabled line ends a block: a comment below it doesn't belong to the comments above it.
+    A disabled entry ends a block: a comment below it doesn't belong to the comments above it. A
+    disabled variable is skipped.
     """
     if _LEGEND.match(comment):
         blocks[:] = [[]]
-    elif _is_disabled_line(comment, system):
+    elif _is_disabled_entry(comment, system):
         blocks.append([])
-    elif comment:
+    elif comment and _variable(comment) is None:
         blocks[-1].append(comment)
 
 
@@ -172,10 +178,8 @@ def _why_invalid(line: str, system: bool) -> str:
     return f"{line!r:.80} is not {parts}"
 
 
-def _is_disabled_line(comment: str, system: bool) -> bool:
-    """Return whether a comment is a line of a crontab that someone disabled."""
-    if _variable(comment) is not None:
-        return True
+def _is_disabled_entry(comment: str, system: bool) -> bool:
+    """Return whether a comment is an entry of a crontab that someone disabled."""
     parts = _split_line(comment, system)
     if parts is None:
         return False
@@ -277,14 +281,18 @@ def _start_of_program(command: str) -> int:
     return start
 
 
-def _with_stdin(command: str) -> str:
-    r"""Return the command with its standard input as a pipe.
+def _split_at_percent(text: str) -> list[str]:
+    r"""Return the command and the lines of its standard input.
 
     The input follows the first ``%``. Any further ``%`` is a line break, and ``\%`` is a literal
     one.
     """
-    program, *rest = (part.replace("\\%", "%") for part in re.split(r"(?<!\\)%", command))
-    if not rest:
-        # The closing parenthesis is on its own line, because the command may end in a comment.
-        return program
-    return f"printf '%s\\n' {' '.join(map(shlex.quote, rest))} | ({program}\n)"
+    return [part.replace("\\%", "%") for part in re.split(r"(?<!\\)%", text)]
+
+
+def _with_stdin(command: str, stdin: list[str]) -> str:
+    """Return the command with its standard input as a pipe."""
+    if not stdin:
+        return command
+    # The closing parenthesis is on its own line, because the command may end in a comment.
+    return f"printf '%s\\n' {' '.join(map(shlex.quote, stdin))} | ({command}\n)"

@@ -97,6 +97,10 @@ def test_commented_out_line_is_not_a_description() -> None:
     [
         ("# Newsletter.\n#0 8 * * 1 newsletter\n# Invoices.\n", "Invoices."),
         (
+            "# Backup of the shop.\n# RETENTION=7 days are kept\n# See the wiki.\n",
+            "Backup of the shop.\nSee the wiki.",
+        ),
+        (
             "# For example, you can run a backup at 5 a.m. every week with:\n"
             "# 0 5 * * 1 tar -zcf /var/backups/home.tgz /home/\n"
             "#\n"
@@ -268,6 +272,7 @@ def test_line_that_names_a_user_needs_the_format_of_system_crontabs() -> None:
     (note,) = [note for note in read(text).notes if "user" in note]
     assert "root" in note
     assert "--format system-crontab" in note
+    assert any("root" in note for note in read("17 * * * * root mail ann%yes\n").notes)
     assert not any("--format" in note for note in read(text, system=True).notes)
     assert not any("--format" in note for note in read(USER_CRONTAB).notes)
 
@@ -282,6 +287,9 @@ def test_line_that_names_a_user_needs_the_format_of_system_crontabs() -> None:
         ("@daily cp /srv/a ${HOME}/b", True),
         ("HOME=/srv\n@daily cp /srv/a ~/b", False),
         ("HOME=/srv\n@daily ./backup.sh", True),
+        ("@daily ./backup.sh%yes", True),
+        (r"@daily ./backup.sh +\%F", True),
+        ("@daily mail ann%Look at ~/log", False),
         ("@daily cd /srv/shop && ./backup.sh", False),
         ("@daily curl https://shop.example/~ann", False),
     ],
@@ -357,6 +365,13 @@ LINES = [
         ("timeout 300 sh -c './backup.sh nightly'", "backup"),
         ("flock -n /tmp/check.lock ./manage.py check", "check"),
         ("flock", "flock"),
+        ("timeout -s KILL 5m job", "job"),
+        ("timeout -sKILL -k5 --foreground 1.5h job", "job"),
+        ("timeout --kill-after 5 1h job", "job"),
+        ("ionice -c idle job", "job"),
+        ("ionice -c 2 -n7 -t job", "job"),
+        (". /etc/profile; /srv/nightly.sh", "nightly"),
+        ("source venv/bin/activate && python report.py", "report"),
         ("7z a /srv/backup.7z /srv", "7z"),
     ],
 )

@@ -191,6 +191,8 @@ def _parse_document(text: str, syntax: DocumentSyntax) -> Any:
     if syntax is DocumentSyntax.JSON:
         try:
             return json.loads(text, object_pairs_hook=_object)
+        except UnreadableDocument:  # a ``ValueError``, but the JSON is valid
+            raise
         except (ValueError, RecursionError) as error:
             raise UnreadableDocument(f"The document is not valid JSON: {error}") from error
     _yaml()
@@ -202,12 +204,12 @@ def _parse_document(text: str, syntax: DocumentSyntax) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the JSON object. Raises ``ValueError`` if it has a key twice."""
+    """Return the JSON object. Raises ``UnreadableDocument`` if it has a key more than once."""
     found = dict(pairs)
     if len(found) < len(pairs):
         ((key, _times),) = Counter(key for key, _value in pairs).most_common(1)
         name = f" {quoted_json(found['name'])}" if isinstance(found.get("name"), str) else ""
-        raise ValueError(f"the object{name} has the key {quoted_json(key)} twice")
+        raise UnreadableDocument(f"The object{name} has the key {quoted_json(key)} more than once.")
     return found
 
 

@@ -290,13 +290,17 @@ def test_all_problems_of_jobs_are_reported_together() -> None:
         (
             '{"jobs": [{"name": "report", "target": "a", "queue": "x", "target": "b"}]}',
             DocumentSyntax.JSON,
-            'the object "report" has the key "target" twice',
+            'The object "report" has the key "target" more than once.',
         ),
-        ('{"jobs": [], "jobs": []}', DocumentSyntax.JSON, 'the object has the key "jobs" twice'),
+        (
+            '{"jobs": [], "jobs": [], "jobs": []}',
+            DocumentSyntax.JSON,
+            'The object has the key "jobs" more than once.',
+        ),
         (
             'jobs:\n- name: report\n  target: a\n  queue: x\n  "target": b\n',
             DocumentSyntax.YAML,
-            "line 5: the mapping has the key 'target' twice",
+            "YAML: line 5: the mapping has the key 'target' more than once",
         ),
     ],
 )
@@ -304,6 +308,12 @@ def test_invalid_document_is_refused(text: str, syntax: DocumentSyntax, message:
     with pytest.raises(UnreadableDocument) as refused:
         portable.read_document(text, syntax)
     assert message in str(refused.value)
+
+
+def test_json_document_with_a_repeated_key_is_not_called_invalid_json() -> None:
+    with pytest.raises(UnreadableDocument) as refused:
+        portable.read_document('{"jobs": [], "jobs": []}')
+    assert str(refused.value).startswith("The object")
 
 
 @pytest.mark.django_db

@@ -12,7 +12,7 @@ MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice. PyYAML would keep only the last value."""
+    """Refuses a key that a mapping has more than once. PyYAML would keep only the last value."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Not during construction, because merge keys then add pairs of other mappings to a node.
@@ -22,8 +22,9 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE_TAG:
                 continue
             if (key.tag, key.value) in seen:
+                line = key.start_mark.line + 1
                 raise TextRefused(
-                    f"line {key.start_mark.line + 1}: the mapping has the key {key.value!r} twice"
+                    f"line {line}: the mapping has the key {key.value!r} more than once"
                 )
             seen.add((key.tag, key.value))
         return node

@@ -67,7 +67,7 @@ def can_skip_locked_rows(using: str) -> bool:
     return bool(connections[using].features.has_select_for_update_skip_locked)
 
 
-def has_no_key_locks(using: str) -> bool:
+def supports_no_key_update(using: str) -> bool:
     """Return whether the database has ``FOR NO KEY UPDATE`` (PostgreSQL).
 
     Other transactions may then insert rows that refer to the locked ones.

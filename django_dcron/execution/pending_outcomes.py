@@ -28,7 +28,7 @@ from uuid import UUID
 from django.db import connections
 
 from django_dcron.conf import settings
-from django_dcron.db.contention import has_no_key_locks
+from django_dcron.db.contention import supports_no_key_update
 from django_dcron.db.routing import alias_for
 from django_dcron.execution.database_outage import FIRST_PAUSE, retry_until_available
 from django_dcron.execution.heartbeat_loss import log_fields
@@ -151,7 +151,7 @@ class PendingOutcomes:
 def _unlocked(run_ids: Collection[UUID]) -> set[UUID]:
     """Return the runs whose rows, and those of their open attempts, nobody else has locked."""
     using = alias_for(Attempt)
-    no_key = has_no_key_locks(using)
+    no_key = supports_no_key_update(using)
     with deliveries.lock_unlocked(run_ids) as unlocked:
         rows = Attempt.objects.using(using).filter(run__in=unlocked, outcome="").order_by()
         attempts = rows.values_list("pk", "run")

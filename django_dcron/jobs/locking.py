@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from django_dcron.db.contention import can_skip_locked_rows, has_no_key_locks
+from django_dcron.db.contention import can_skip_locked_rows, supports_no_key_update
 from django_dcron.exceptions import Conflict
 from django_dcron.models import Calendar, Cursor, Job, Limit
 from django_dcron.utils.batches import in_batches
@@ -32,7 +32,7 @@ def lock_job(
     With ``for_deletion``, nobody can insert a run of the job.
     """
     Cursor.objects.using(using).select_for_update(nowait=nowait).filter(pk=job_id).first()
-    no_key = not for_deletion and has_no_key_locks(using)
+    no_key = not for_deletion and supports_no_key_update(using)
     rows = Job.objects.using(using).select_for_update(nowait=nowait, no_key=no_key)
     return rows.filter(pk=job_id).first()
 
@@ -59,7 +59,7 @@ def lock_jobs(
     """
     skip = skip_locked and can_skip_locked_rows(using)
     rows = Job.objects.using(using).order_by("pk")
-    no_key = not for_deletion and has_no_key_locks(using)
+    no_key = not for_deletion and supports_no_key_update(using)
     rows = rows.select_for_update(skip_locked=skip, no_key=no_key)
     return {row.pk: row for keys in batches_of_keys(job_ids) for row in rows.filter(pk__in=keys)}
 
@@ -67,7 +67,7 @@ def lock_jobs(
 def lock_all(job_ids: Collection[int], using: str) -> None:
     """Lock cursors and jobs, so that the transaction can lock them again in parts, in any order."""
     cursors = Cursor.objects.using(using).select_for_update()
-    jobs = Job.objects.using(using).select_for_update(no_key=has_no_key_locks(using))
+    jobs = Job.objects.using(using).select_for_update(no_key=supports_no_key_update(using))
     for rows in (cursors, jobs):
         locked = rows.order_by("pk").values_list("pk", flat=True)
         for keys in batches_of_keys(job_ids):

@@ -26,7 +26,7 @@ from django.db.models import Exists, F, OuterRef
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.db.change_sequence import FirstPossible
-from django_dcron.db.contention import can_skip_locked_rows, has_no_key_locks
+from django_dcron.db.contention import can_skip_locked_rows, supports_no_key_update
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Insert, Placeholder, UpdateUnlocked
@@ -182,7 +182,7 @@ def lock_countable(job_ids: Collection[int], using: str) -> list[int]:
     """
     rows = Statistics.objects.using(using).filter(without_pending_counts(), pk__in=job_ids)
     unlocked = rows.order_by("pk").select_for_update(
-        skip_locked=can_skip_locked_rows(using), no_key=has_no_key_locks(using)
+        skip_locked=can_skip_locked_rows(using), no_key=supports_no_key_update(using)
     )
     return list(unlocked.values_list("pk", flat=True))
 

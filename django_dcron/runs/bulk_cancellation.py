@@ -23,7 +23,7 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, prefetch_related_objects
 
 from django_dcron.conf import settings
-from django_dcron.db.contention import has_no_key_locks
+from django_dcron.db.contention import supports_no_key_update
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
@@ -72,7 +72,7 @@ def cancel_batch(run_ids: Collection[UUID], reason: str) -> CancelledBatch:
 
 def _lock(run_ids: Collection[UUID], using: str) -> dict[UUID, Run]:
     rows = runs().filter(pk__in=run_ids).order_by("pk")
-    locked = rows.select_for_update(no_key=has_no_key_locks(using))
+    locked = rows.select_for_update(no_key=supports_no_key_update(using))
     columns = ("state", "attempt", "job_id", "started_at", "scheduled_at", "limited")
     return {row.pk: row for row in locked.only(*columns)}
 

@@ -29,7 +29,7 @@ from uuid import UUID
 from django.db import connections
 from django.db.models import Exists, F, OuterRef, Q
 
-from django_dcron.db.contention import has_no_key_locks
+from django_dcron.db.contention import supports_no_key_update
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Placeholder, Select
@@ -129,7 +129,7 @@ def _lock_following(
     )
     locked = following.select_for_update(
         of=("self",) if features.has_select_for_update_of else (),
-        no_key=has_no_key_locks(using),  # others may still insert runs of these jobs
+        no_key=supports_no_key_update(using),  # others may still insert runs of these jobs
     )
     jobs: Any = [*locked.annotate(followed=F("links__after")).order_by("pk")]
     resumed_later = _resumed_later(jobs, now, using)

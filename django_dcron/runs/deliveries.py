@@ -17,7 +17,7 @@ from django.db.models import F, Q
 
 from django_dcron.conf import settings
 from django_dcron.db.bulk import with_keys
-from django_dcron.db.contention import can_skip_locked_rows, has_no_key_locks
+from django_dcron.db.contention import can_skip_locked_rows, supports_no_key_update
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Placeholder, Update
@@ -98,7 +98,7 @@ def lock_unlocked(run_ids: Collection[UUID]) -> Iterator[set[UUID]]:
     if not run_ids or not can_skip_locked_rows(using):
         yield set(run_ids)
         return
-    no_key = has_no_key_locks(using)
+    no_key = supports_no_key_update(using)
     with transaction.atomic(using=using):
         rows = runs().filter(pk__in=run_ids).order_by().values_list("pk", flat=True)
         existing = set(rows)

@@ -26,7 +26,7 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from django_dcron.db.contention import can_skip_locked_rows, has_no_key_locks
+from django_dcron.db.contention import can_skip_locked_rows, supports_no_key_update
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Limit, LimitPlace, LimitStart, Run
@@ -211,7 +211,9 @@ def _next_in_line(line: LimitLine, room: int, joining: UUID | None) -> list[UUID
     unlocked = runs().waiting().filter(pk__in=first).order_by()
     using = alias_for(Run)
     if can_skip_locked_rows(using):
-        unlocked = unlocked.select_for_update(skip_locked=True, no_key=has_no_key_locks(using))
+        unlocked = unlocked.select_for_update(
+            skip_locked=True, no_key=supports_no_key_update(using)
+        )
     can_start = {*unlocked.values_list("pk", flat=True), joining} if first else set()
     return [run_id for run_id in first if run_id in can_start][:room]
 
@@ -270,4 +272,4 @@ def _lock(names: Collection[str]) -> dict[str, Limit]:
     """Lock the limits in the order of their names."""
     using = alias_for(Limit)
     rows = Limit.objects.using(using).filter(pk__in=names).order_by("pk")
-    return {row.pk: row for row in rows.select_for_update(no_key=has_no_key_locks(using))}
+    return {row.pk: row for row in rows.select_for_update(no_key=supports_no_key_update(using))}

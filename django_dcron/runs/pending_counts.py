@@ -16,7 +16,7 @@ from collections.abc import Collection
 from django.db import transaction
 
 from django_dcron.conf import settings
-from django_dcron.db.contention import can_skip_locked_rows, has_no_key_locks
+from django_dcron.db.contention import can_skip_locked_rows, supports_no_key_update
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Select
 from django_dcron.models import Job, PendingCount, Statistics
@@ -75,7 +75,7 @@ def _lock_unlocked(job_ids: Collection[int], using: str) -> dict[int, Statistics
         [Statistics(job_id=job_id) for job_id in sorted(jobs - present)], ignore_conflicts=True
     )
     unlocked = rows.select_for_update(
-        skip_locked=can_skip_locked_rows(using), no_key=has_no_key_locks(using)
+        skip_locked=can_skip_locked_rows(using), no_key=supports_no_key_update(using)
     )
     return {row.pk: row for row in unlocked.filter(pk__in=jobs).order_by("pk")}
 

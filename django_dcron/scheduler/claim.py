@@ -34,7 +34,7 @@ from django.db import OperationalError, connections, transaction
 from django_dcron import tracing
 from django_dcron.conf import settings
 from django_dcron.db.bulk import fetch_rows, update_by_key
-from django_dcron.db.contention import has_no_key_locks, is_contention
+from django_dcron.db.contention import can_skip_locked_rows, is_contention, supports_no_key_update
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Placeholder, Select
 from django_dcron.dispatch.base import DueRun
@@ -171,7 +171,7 @@ def claim(shards: Collection[int], now: datetime, *, node: str, namespace: str =
         return _claim(shards, now, node, namespace, skip_locked_rows=False)
     except OperationalError as error:
         using = alias_for(Run)
-        can_skip_locked = connections[using].features.has_select_for_update_skip_locked
+        can_skip_locked = can_skip_locked_rows(using)
         if not can_skip_locked or connections[using].in_atomic_block or not is_contention(error):
             raise
     return _claim(shards, now, node, namespace, skip_locked_rows=True)
@@ -199,14 +199,13 @@ def _claim(
 def _due_cursors(
     shards: Collection[int], horizon: datetime, namespace: str, using: str
 ) -> Iterable[DueCursor]:
-    features = connections[using].features
     due = _due_with_jobs(
         frozenset(shards),
         settings.SHARDS,
         namespace,
         CLAIMED_AT_ONCE,
-        features.has_select_for_update_skip_locked,
-        features.has_select_for_update_of,
+        can_skip_locked_rows(using),
+        connections[using].features.has_select_for_update_of,
     )
     return map(DueCursor._make, fetch_rows(due, next_at=horizon))
 
@@ -218,7 +217,7 @@ def _without_locked_rows(cursors: list[DueCursor], using: str) -> list[DueCursor
     """
     job_ids = [cursor.job_id for cursor in cursors]
     # With FOR NO KEY UPDATE, other transactions may still refer to the job.
-    no_key = has_no_key_locks(using)
+    no_key = supports_no_key_update(using)
     jobs = Job.objects.using(using).filter(pk__in=job_ids)
     lockable = jobs.select_for_update(skip_locked=True, no_key=no_key)
     present = set(jobs.values_list("pk", flat=True))

@@ -34,10 +34,10 @@ from django.db.models import Exists, OuterRef, Subquery
 from django_dcron.conf import settings
 from django_dcron.db.contention import (
     can_skip_locked_rows,
-    has_no_key_locks,
     is_contention,
     isolating_errors,
     skipping_if_locked,
+    supports_no_key_update,
 )
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Select
@@ -144,7 +144,7 @@ def _locked_run_ids(silent: RunQuerySet) -> frozenset[UUID]:
         transitions.runs()
         .running()
         .filter(pk__in=run_ids)
-        .select_for_update(skip_locked=True, no_key=has_no_key_locks(using))
+        .select_for_update(skip_locked=True, no_key=supports_no_key_update(using))
     )
     with transaction.atomic(using=using):
         return frozenset(run_ids).difference(lockable.values_list("pk", flat=True))

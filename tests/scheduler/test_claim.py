@@ -466,10 +466,10 @@ def test_claim_blocked_by_a_lock_is_retried_without_locked_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     locked, claimed = OperationalError("locked"), Claim(considered=1)
-    features = SimpleNamespace(has_select_for_update_skip_locked=skips_locked)
-    connected = SimpleNamespace(features=features, in_atomic_block=in_transaction)
+    connected = SimpleNamespace(in_atomic_block=in_transaction)
     work = mock.Mock(side_effect=[locked, claimed])
     monkeypatch.setattr(scheduler_claim, "connections", {"default": connected})
+    monkeypatch.setattr(scheduler_claim, "can_skip_locked_rows", lambda using: skips_locked)
     monkeypatch.setattr(
         scheduler_claim, "is_contention", lambda error: contention and error is locked
     )

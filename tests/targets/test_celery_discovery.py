@@ -116,7 +116,9 @@ settings.configure()
 django.setup()
 from celery import shared_task
 from django_dcron import targets
-shared_task(name="shop.jobs.report")(lambda: "done")
+def report():
+    return "done"
+shared_task(name="shop.jobs.report")(report)
 print(targets.available(), targets.get("shop.jobs.report").call(targets.Invocation()))
 """
     assert in_a_new_process(code) == ["['shop.jobs.report'] done"]

@@ -43,12 +43,12 @@ _WRAPPER = re.compile(
     | (?:\S*/)?timeout\s+(?:-(?:[ks]\s*\S+|[^\sks]\S*)\s+)*\d[\d.]*[smhd]?\s+
     | (?:\S*/)?ionice\s+(?:-[cn]\s*\w+\s+|-t\s+)*
     | (?:\S*/)?chronic\s+
-    | (?:\.|source)\s+\S+\s*(?:&&|;)\s*
-    | \d[\d.]*[smhd]?\s+                            # of ``nice -n 10``, or a second duration
+    | (?:(?:\.|source)\s+\S+|set\s+[-+]\w+)\s*(?:&&|;)\s*
+    | -?\d[\d.]*[smhd]?\s+                          # of ``nice -n 10``, or a second duration
     """,
     re.VERBOSE,
 )
-"""A program that runs the following command, or a script that the shell reads before it."""
+"""A program that runs the following command, or a preparation of the shell that precedes it."""
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
 _TIME_FIELD = re.compile(r"[\d*/,-]+")
 _LEGEND = re.compile(r"[|┌│└]|[.+]-|m(?:in\w*)?\s+h(?:our\w*)?\s+(?:dom|day)", re.IGNORECASE)

@@ -372,6 +372,8 @@ LINES = [
         ("ionice -c 2 -n7 -t job", "job"),
         (". /etc/profile; /srv/nightly.sh", "nightly"),
         ("source venv/bin/activate && python report.py", "report"),
+        (". /srv/.env && pg_dump shop", "pg_dump"),
+        ("cd /srv; set -a; . .env; set +a; source env/bin/activate && ./tidy.py", "tidy"),
         ("7z a /srv/backup.7z /srv", "7z"),
     ],
 )

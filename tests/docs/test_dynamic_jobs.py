@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models.signals import post_delete, post_save
 from django.test import Client
 
-from django_dcron import control
+from django_dcron import control, targets
 from django_dcron.db.now import database_now
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.models import AuditEntry, Cursor, Job, Run
@@ -65,6 +65,7 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     modules["shop.models"].Tenant = Tenant  # type: ignore[attr-defined]
+    targets.discovery_problem()  # imports the tasks of the other tests, which remain
     finalizers, tasks = set(_state._on_app_finalizers), set(current_app.tasks)
     exec(block("# shop/tasks.py"), vars(modules["shop.tasks"]))  # noqa: S102 (our own document)
     names = ModuleType("shop.tenants")

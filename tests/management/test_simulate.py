@@ -174,6 +174,17 @@ def test_paused_jobs_of_the_selection_are_counted_separately() -> None:
 
 
 @pytest.mark.django_db
+def test_job_that_starts_in_every_minute_is_named_separately() -> None:
+    make_job(name="pulse", schedule="* * * * *")
+    arguments = ("simulate", "--from", "2083-06-07T06:00", "--until", "2083-06-07T07:00")
+    assert (
+        "\n1 job starts in every minute, not counted as starting together\n" in call(*arguments).out
+    )
+    make_job(name="beat", schedule="* * * * *")
+    assert "\n2 jobs start in every minute, not counted" in call(*arguments).out
+
+
+@pytest.mark.django_db
 def test_json_contains_occurrences_per_minute() -> None:
     for name in "abc":
         make_job(name=name, schedule="0 9 * * *")

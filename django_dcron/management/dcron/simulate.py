@@ -129,7 +129,7 @@ def _print_totals(out: Output, found: Simulation, paused: int) -> None:
     )
     if found.in_every_minute:
         starting = number_of(found.in_every_minute, "job starts", "jobs start")
-        out.line(f"{starting} in every minute and aren't counted as starting together")
+        out.line(f"{starting} in every minute, not counted as starting together")
     if paused:
         out.line(f"not counting {number_of(paused, 'paused job')}")
 

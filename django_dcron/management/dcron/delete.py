@@ -27,7 +27,8 @@ delete nightly-report
 delete shop/import-orders --erase --yes
 """
 COMES_BACK = (
-    "Code declares the job, so the next sync creates it again. Remove its @cron, or pause the job."
+    "Code declares the job, so the next sync creates it again. Remove its @cron, or pause the job "
+    "after that sync."
 )
 
 

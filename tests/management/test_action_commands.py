@@ -642,6 +642,16 @@ def test_resume_says_that_runs_of_an_unknown_target_fail() -> None:
     assert "shop.cron.gone" in results[0]["cautions"][0]["message"]
 
 
+def test_resume_cautions_that_the_next_sync_pauses_an_undeclared_job() -> None:
+    control.pause(make_job(name="gone", declared={}))
+    control.pause(make_job(name="fine"))
+    gone, fine = call("resume", "gone", "fine")[1].splitlines()
+    assert ["sync" in line for line in (gone, fine)] == [True, False]
+    gone, fine = document("resume", "gone", "fine")[1]["results"]
+    assert ["sync" in caution["message"] for caution in gone["cautions"]] == [True]
+    assert fine["cautions"] == []
+
+
 def test_run_of_a_removed_job_says_that_code_no_longer_declares_it() -> None:
     job = make_job(name="my report", declared={})
     Job.objects.filter(pk=job.pk).update(target="shop.cron.gone")
@@ -1106,11 +1116,23 @@ def test_backfill_with_no_wait_returns_at_once() -> None:
     assert len(shown["occurrences"]) == Run.objects.filter(state="waiting").count() == 3
     assert shown["ended"] is None
     assert all(occurrence.endswith(":30:00Z") for occurrence in shown["occurrences"])
-    control.pause(Job.objects.get())
-    code, message = call("backfill", "hourly", "6h", "now", "--no-wait")
-    assert code == 0
-    assert "The job is paused: the runs start when it is resumed." in message
-    assert "No node that serves the job is running" in message
+
+
+def test_backfill_says_why_its_runs_do_not_start() -> None:
+    control.pause(make_job(name="hourly", schedule="0 * * * *"))
+    control.freeze("incident")
+    reasons = (
+        "The job is paused: the runs start when it is resumed.",
+        "Frozen: (all), until unfrozen: incident",
+        "No node that serves the job is running",
+    )
+    planned = document("backfill", "hourly", "3h", "now", "--dry-run")[1]
+    code, message = call("backfill", "hourly", "3h", "now", "--no-wait")
+    created = document("backfill", "hourly", "6h", "now", "--no-wait")[1]
+    assert (code, planned["cautions"]) == (0, [])
+    for reason, caution in zip(reasons, created["cautions"], strict=True):
+        assert reason in message
+        assert reason in caution["message"]
 
 
 @pytest.mark.parametrize(
@@ -1140,7 +1162,7 @@ def test_backfill_explains_delay_and_ctrl_c_stops_waiting(monkeypatch: pytest.Mo
     monkeypatch.setattr("django_dcron.management.dcron.backfill.time.sleep", interrupted)
     code, message = call("backfill", "hourly", "3h", "now")
     assert code == 1
-    assert [line.partition(":")[0] for line in message.splitlines()[1:3]] == [
+    assert [line.split(": ")[1] for line in message.splitlines()[:2]] == [
         "The job is paused",
         "No node that serves the job is running",
     ]

@@ -23,7 +23,7 @@ from django_dcron.jobs import backfill as backfilling
 from django_dcron.jobs.backfill import Backfill
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.freezes import warn_of_freezes
+from django_dcron.management.dcron.freezes import freeze_text
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
@@ -37,7 +37,7 @@ from django_dcron.management.dcron.output import (
 )
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_watch import DatabaseOutage
-from django_dcron.models import Job, Run
+from django_dcron.models import Freeze, Job, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.messages import with_full_stop
@@ -95,7 +95,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, job = Output(command, options), find_job(options["job"])
     now = database_now(alias_for(Job))
     planned = _backfill(job, options, now)
-    cautions = backfill_cautions(job) if planned.occurrences else []
+    cautions = _cautions(job, options["dry_run"]) if planned.occurrences else []
     waits = bool(planned.occurrences) and not (options["dry_run"] or options["no_wait"])
     if not output.is_json:
         if options["dry_run"]:
@@ -103,8 +103,6 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         for caution in cautions:
             output.line(f"{job}: {caution}", WARNING)
         _print(output, job, planned, options["dry_run"])
-        if planned.occurrences and not options["dry_run"]:
-            _warn_if_nothing_starts(output, job)
     ended = None
     if waits:
         ended = _wait(output, job, planned.occurrences, now)
@@ -208,16 +206,21 @@ def _rerun_selection(job: Job, planned: Backfill) -> str:
     )
 
 
-def _warn_if_nothing_starts(output: Output, job: Job) -> None:
+def _cautions(job: Job, dry_run: bool) -> list[str]:
+    """Return what the user should know: about the runs and, if they exist, why none starts yet."""
+    cautions = backfill_cautions(job)
+    if dry_run:
+        return cautions
     if job.is_paused:
-        output.line("The job is paused: the runs start when it is resumed.", WARNING)
-    warn_of_freezes(output, job.namespace)
+        cautions.append("The job is paused: the runs start when it is resumed.")
+    freezes = Freeze.objects.using(alias_for(Freeze)).in_force()
+    cautions += map(freeze_text, freezes.covering(job.namespace))
     if not any(map(cluster.is_live, cluster.nodes(job.namespace))):
-        output.line(
+        cautions.append(
             "No node that serves the job is running: the runs start when one starts (manage.py "
-            "runcron).",
-            WARNING,
+            "runcron)."
         )
+    return cautions
 
 
 def _wait(

@@ -69,9 +69,13 @@ def warn_of_freezes(out: Output, namespace: str = "") -> list[FreezeExtent]:
     rows = Freeze.objects.using(alias_for(Freeze)).in_force()
     found = list(rows.covering(namespace) if namespace else rows)
     for freeze in found:
-        until = time_text(freeze.until) if freeze.until else "unfrozen"
-        out.line(f"Frozen: {scope_text(freeze)}, until {until}: {freeze.reason}", WARNING)
+        out.line(freeze_text(freeze), WARNING)
     return [freeze.extent for freeze in found]
+
+
+def freeze_text(freeze: Freeze) -> str:
+    until = time_text(freeze.until) if freeze.until else "unfrozen"
+    return f"Frozen: {scope_text(freeze)}, until {until}: {freeze.reason}"
 
 
 def time_until_text(job: Job, at: datetime, now: datetime, freezes: Iterable[FreezeExtent]) -> str:

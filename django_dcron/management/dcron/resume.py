@@ -88,10 +88,11 @@ def _done(job: Job, is_unchanged: bool, next_run: datetime | None, problem: str)
         text = f"backfilled runs continue; {job.pause_reason}"
     else:
         text = "not paused" if is_unchanged else "resumed"
-        if is_no_longer_declared(job):
-            text += " until the next sync, because code no longer declares the job"
+    cautions = [problem]
+    if job.enabled and is_no_longer_declared(job):
+        cautions.insert(0, "Code no longer declares the job, so the next sync pauses it.")
     return ActionOutcome(
         f"{text}; next run {time_text(next_run)}" if next_run else text,
         {"enabled": job.enabled, "next": next_run},
-        problem,
+        " ".join(filter(None, cautions)),
     )

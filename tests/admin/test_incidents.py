@@ -408,10 +408,13 @@ def test_runs_with_other_arguments_need_the_permission_for_them(staff_with: Staf
     fail(job, args=[1])
     plain = fail(job)
     incident = make_incident(job, runs=0)
-    rerun_all(staff_with("view_incident", "view_run", "rerun_run"), incident)
+    client = staff_with("view_incident", "view_run", "rerun_run")
+    assert client.get(rerun_url(incident)).context["runs"] == 1
+    rerun_all(client, incident)
     assert [run.rerun_of_id for run in reruns()] == [plain.pk]
-    allowed = ("view_incident", "view_run", "rerun_run", "run_job_with_arguments")
-    rerun_all(staff_with(*allowed), incident)
+    client = staff_with("view_incident", "view_run", "rerun_run", "run_job_with_arguments")
+    assert client.get(rerun_url(incident)).context["runs"] == 2
+    rerun_all(client, incident)
     assert sorted(run.args or [] for run in reruns()) == [[], [1]]
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.db.models import Case, Count, F, When
+from django.db.models import Case, Count, Exists, OuterRef, When
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy, ngettext
@@ -86,9 +86,6 @@ def _rerun(
     request: HttpRequest, model_admin: IncidentAdmin, incident: Incident, numbers: dict[str, int]
 ) -> bool:
     """Rerun batches for ``BUDGET`` seconds. Return whether all are done. Updates ``numbers``."""
-    runs: Any = admin_scope(request, model_admin.admin_site).runs
-    if not request.user.has_perm(OTHER_ARGUMENTS):
-        runs = runs.filter(args__isnull=True, kwargs__isnull=True)
     run_admin: Any = model_admin.admin_site.get_model_admin(Run)
 
     def may_rerun(run: Run) -> bool:
@@ -97,7 +94,15 @@ def _rerun(
             and run_admin.has_rerun_permission(request, run)
         )
 
-    return _rerun_for(BUDGET, incident, runs, may_rerun, numbers)
+    return _rerun_for(BUDGET, incident, _permitted_runs(request, model_admin), may_rerun, numbers)
+
+
+def _permitted_runs(request: HttpRequest, model_admin: IncidentAdmin) -> RunQuerySet:
+    """Return the runs that the user may rerun, apart from permissions for single objects."""
+    runs: RunQuerySet = admin_scope(request, model_admin.admin_site).runs
+    if request.user.has_perm(OTHER_ARGUMENTS):
+        return runs
+    return runs.filter(args__isnull=True, kwargs__isnull=True)
 
 
 def _rerun_for(
@@ -131,15 +136,16 @@ def _count_failed(incident: Incident, until: int) -> int:
 
 
 def _count_runs(incident: Incident, until: int, runs: RunQuerySet) -> int:
-    """Return the number of failed runs among those of the latest ``MAX_COUNTED`` attempts.
+    """Return how many of the latest ``MAX_COUNTED`` attempts are the last one of a run in ``runs``.
 
     The failure of a run belongs to its last attempt.
     """
     if incident.last_attempt is None:
         return len(failed_without_attempt(incident, runs))
     attempts = Attempt.objects.filter(incident=incident.pk, pk__lte=until).order_by("-pk")
-    has_failed = When(run__state=State.FAILED, run__attempt=F("number"), then=1)
-    latest = attempts.annotate(has_failed=Case(has_failed)).values("has_failed")[:MAX_COUNTED]
+    failed = runs.filter(pk=OuterRef("run"), state=State.FAILED, attempt=OuterRef("number"))
+    has_failed = Case(When(Exists(failed), then=1))
+    latest = attempts.annotate(has_failed=has_failed).values("has_failed")[:MAX_COUNTED]
     found: dict[str, int] = latest.aggregate(runs=Count("has_failed"))
     return found["runs"]
 
@@ -158,7 +164,7 @@ def _page(
 ) -> HttpResponse:
     site = model_admin.admin_site
     done = Attempt.objects.filter(incident=incident.pk, pk__lte=numbers["after"])
-    runs: Any = admin_scope(request, site).runs
+    runs = _permitted_runs(request, model_admin)
     context = {
         **site.each_context(request),
         "title": TITLE,

@@ -12,6 +12,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from django_dcron import control
+from django_dcron.admin.action_forms import InstantField
 from django_dcron.jobs import backfill
 from django_dcron.models import Cursor, Job, Run
 from tests.admin.conftest import StaffWith, job_url, make_job, make_run, messages
@@ -151,28 +152,41 @@ def test_new_preview_after_job_change_covers_whole_range(admin_client: Client) -
 
 
 @pytest.mark.parametrize(
-    ("zone", "kept", "shown"),
+    ("zone", "kept", "shown", "start"),
     [
         (
             "Asia/Tokyo",
             datetime(2026, 3, 10, 3, 29, 59, 250_000, tzinfo=UTC),
             "2026-03-10 12:30:00 JST",
+            "2026-03-10 12:30:00",
         ),
-        ("Europe/Berlin", datetime(2025, 10, 26, 1, 30, tzinfo=UTC), "2025-10-26 02:30:00 CET"),
+        (
+            "Europe/Berlin",
+            datetime(2025, 10, 26, 1, 30, tzinfo=UTC),
+            "2025-10-26 02:30:00 CET",
+            "2025-10-26 03:00:00",
+        ),
     ],
 )
 def test_error_about_pruned_runs_names_the_command_that_runs_all(
-    admin_client: Client, monkeypatch: pytest.MonkeyPatch, zone: str, kept: datetime, shown: str
+    admin_client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    zone: str,
+    kept: datetime,
+    shown: str,
+    start: str,
 ) -> None:
     monkeypatch.setattr(backfill, "kept_from", lambda job_id, oldest, now: kept)
     job = make_job("a report")
     with timezone.override(zone):
         response = _post(admin_client, job, limit="2")
+        assert InstantField().clean(start) >= kept
 
     (error,) = response.context["form"].errors.as_data()["start"]
     assert error.code == "pruned"
     message = error.messages[0]
-    assert message.count(shown) == 2
+    assert f"before {shown} were" in message
+    assert f"Start at {start}, or" in message
     command = message.partition("manage.py dcron ")[2]
     assert call(*shlex.split(command), "--dry-run", "--json").json["occurrences"] == [
         "2026-03-01T03:30:00Z",

@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import shlex
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -31,7 +31,7 @@ from django.http import (
 from django.template.response import TemplateResponse
 from django.utils import translation
 from django.utils.html import format_html
-from django.utils.timezone import get_current_timezone_name
+from django.utils.timezone import get_current_timezone_name, localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 PREVIEWED_AT_ENDS = 5
 """How many of the first and of the last occurrences the preview shows."""
+SECOND = timedelta(seconds=1)
 TITLE = gettext_lazy("Backfill")
 URL_NAME = "django_dcron_job_backfill"
 OUTDATED = gettext_lazy(
@@ -111,10 +112,13 @@ class BackfillForm(ObjectActionForm):
         elif error.code == "pruned":  # the error names options that this form doesn't have
             text = _(
                 "The runs before %(kept)s were pruned, so it's unknown which of these occurrences "
-                "ran. Start at %(kept)s, or run all of them with: %(command)s"
+                "ran. Start at %(start)s, or run all of them with: %(command)s"
             )
+            kept = datetime.fromisoformat(str(error.params["kept"]))
+            kept += timedelta(microseconds=-kept.microsecond % 1_000_000)  # the form has seconds
             params = {
-                "kept": _format_up(datetime.fromisoformat(str(error.params["kept"]))),
+                "kept": format_site_time(kept),
+                "start": f"{_first_input(kept):%Y-%m-%d %H:%M:%S}",
                 "command": self._command_over_pruned(),
             }
             self.add_error("start", ValidationError(text, code="pruned", params=params))
@@ -128,9 +132,15 @@ class BackfillForm(ObjectActionForm):
         return shlex.join(["manage.py", "dcron", "backfill", str(self.row), start, end, *options])
 
 
-def _format_up(instant: datetime) -> str:
-    """Format a time in the site's time zone, rounded up to a second, as in the form's inputs."""
-    return format_site_time(instant + timedelta(microseconds=-instant.microsecond % 1_000_000))
+def _first_input(instant: datetime) -> datetime:
+    """Return the first local time at ``instant`` or later that the form accepts.
+
+    The form refuses times that the site's clocks show twice.
+    """
+    local = localtime(instant)
+    while local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset():
+        local = localtime(local.astimezone(UTC) + SECOND)
+    return local
 
 
 class BackfillPreview:

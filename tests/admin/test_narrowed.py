@@ -423,7 +423,9 @@ def test_pages_do_not_say_that_there_is_no_node_if_it_is_hidden(world: World, on
         client = on_site(narrowed_sites.teams)
         page = client.get(job_url(world.mine.job)).content.decode()
         assert "data-dcron-no-scheduler" not in page
-        assert "data-dcron-no-nodes" not in client.get(section_url("cluster")).content.decode()
+        section = client.get(section_url("cluster")).content.decode()
+        assert "data-dcron-no-nodes" not in section
+        assert ("data-dcron-hidden-nodes" in section) == (namespace != "mine")
         return "data-dcron-scheduler" in page
 
     assert names_scheduler("mine")

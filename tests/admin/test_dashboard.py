@@ -14,13 +14,15 @@ from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from django_dcron import control
-from django_dcron.admin.dashboard import health, page
+from django_dcron.admin.dashboard import failures, health, page
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import figures
+from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Job, Node, Statistics
 from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING
 from django_dcron.targets.shadow import NOT_EXECUTED
+from django_dcron.testing import set_clock
 from tests.admin.conftest import (
     StaffWith,
     job_url,
@@ -133,6 +135,9 @@ def test_tile_of_due_jobs_says_that_a_job_is_overdue(admin_client: Client, job: 
     tile = tiles_of(admin_client)["due_soon"]
     assert tile.value == "1"
     assert tile.note.startswith("overdue since <time")
+    # As in the health line, a job isn't overdue while another node may take it over.
+    Cursor.objects.update(next_at=database_now("default") - takeover_time() + timedelta(minutes=2))
+    assert "overdue" not in tiles_of(admin_client)["due_soon"].note
 
 
 @pytest.mark.parametrize(
@@ -347,6 +352,22 @@ def test_health_links_to_due_runs_only(admin_client: Client, job: Job) -> None:
     assert linked_rows(admin_client) == ("error", [overdue.pk])
 
 
+def test_health_with_overdue_runs_stays_the_same_within_a_minute(
+    admin_client: Client, job: Job
+) -> None:
+    begin = datetime(2026, 11, 25, 12, 0, 10, tzinfo=UTC)
+
+    def section(now: datetime) -> str:
+        with set_clock(now):
+            return admin_client.get(section_url("health")).content.decode()
+
+    with set_clock(begin):
+        node = make_node()
+        make_run(job, due_at=begin - timedelta(hours=1), node=node.pk)
+    assert "due_at__lt" in section(begin)
+    assert section(begin) == section(begin + timedelta(seconds=20, microseconds=5))
+
+
 def test_health_links_to_overdue_jobs_only(admin_client: Client, job: Job) -> None:
     make_node()
     make_job("never", schedule="@never")
@@ -532,6 +553,18 @@ def test_number_that_links_to_failures_is_that_of_the_listed_runs(
     for url, number in links:
         listed = admin_client.get(url.replace("&amp;", "&")).context["cl"]
         assert listed.result_count == int(number)
+
+
+def test_failures_of_a_job_are_linked_without_a_number_if_not_all_were_read(
+    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "FAILURES_READ", 2)
+    for _ in range(3):
+        make_attempt(make_run(job, "failed"), exception_class="E", message="no beans")
+
+    page = admin_client.get(section_url("failures")).content.decode()
+    links = re.findall(r'<a href="[^"]*job__id__exact[^"]*">([^<]*)', page)
+    assert links == ["View failed runs of the job"]
 
 
 def test_failures_of_jobs_that_succeeded_since_come_last(admin_client: Client, job: Job) -> None:

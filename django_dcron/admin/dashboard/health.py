@@ -12,7 +12,7 @@ from django.utils import translation
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard.viewer import Viewer
-from django_dcron.admin.display import change_url, list_url
+from django_dcron.admin.display import MINUTE, change_url, list_url
 from django_dcron.admin.lists.filters import OVERDUE
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.overdue import takeover_time
@@ -31,7 +31,7 @@ class FilteredList(NamedTuple):
     model: type[Model]
     filters: dict[str, str]
     overdue_before: str = ""
-    """The lookup that leaves out rows that aren't overdue yet; empty for all rows."""
+    """The lookup that leaves out rows that aren't overdue within a minute; empty for all rows."""
 
 
 _QUEUED = FilteredList(Run, {"state__exact": "queued"})
@@ -146,8 +146,9 @@ def _rows(listing: FilteredList, viewer: Viewer) -> HealthLink | None:
         return None
     filters = listing.filters
     if listing.overdue_before:
-        since = viewer.now - takeover_time()
-        filters = {**filters, listing.overdue_before: since.isoformat()}
+        # A whole minute, so that the section stays the same within the minute.
+        minute = (viewer.now - takeover_time()).replace(second=0, microsecond=0)
+        filters = {**filters, listing.overdue_before: (minute + MINUTE).isoformat()}
     texts = {Run: _("View runs"), Job: _("View jobs"), Node: _("View nodes")}
     url = list_url(listing.model, viewer.site, **filters)
     return HealthLink(texts[listing.model], url)

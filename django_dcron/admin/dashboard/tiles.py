@@ -16,7 +16,6 @@ from django.utils.translation import ngettext
 from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import (
     EMPTY,
-    MINUTE,
     duration_or_empty,
     list_url,
     render_time,
@@ -32,6 +31,7 @@ from django_dcron.diagnosis.figures import (
     read_figures,
     run_figures,
 )
+from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.models import Job, Run
 
 
@@ -85,7 +85,7 @@ def _job_tiles(jobs: JobFigures, now: datetime, site: admin.AdminSite) -> Iterat
         first = _("held back by a freeze")
     elif jobs.held_back:
         first = _("%(count)s held back by a freeze") % {"count": _number(jobs.held_back)}
-    elif jobs.next_at and jobs.next_at <= now - MINUTE:
+    elif jobs.next_at and jobs.next_at <= now - takeover_time():
         first = format_html(_("overdue since {}"), render_time(jobs.next_at, near=now))
     elif jobs.next_at and jobs.next_at <= now:
         first = _("the first one now")

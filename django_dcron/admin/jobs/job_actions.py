@@ -142,7 +142,7 @@ ACTIONS: tuple[ObjectAction[Job], ...] = (
         form=PauseForm,
         apply_many=_pause_many,
         explanation=gettext_lazy(
-            "Later occurrences have no runs until the jobs are resumed. Runs in progress continue."
+            "Occurrences during the pause have no runs. Runs in progress continue."
         ),
     ),
     ObjectAction(

@@ -5,10 +5,10 @@ Invariants:
 - A freeze is one committed row. Claim, adoption, release of backfilled runs and start read it in
   their own statements, so it applies to all nodes and workers at once.
 - A start that is in progress when the freeze commits may not see it. ``freeze`` waits for such
-  starts, which have locked their runs. After it has returned, no run in its scope starts, unless
-  a start took longer than ``START_TIMEOUT``, which is logged.
+  starts, which have locked their runs. After it has returned, no run of its namespace starts,
+  unless a start took longer than ``START_TIMEOUT``, which is logged.
 - A freeze ends at ``until`` by the database's clock, without a request.
-- Freezing a frozen scope replaces reason and end, and keeps the beginning.
+- Freezing a frozen namespace replaces reason and end, and keeps the beginning.
 - The freezes of a namespace and of all namespaces are independent.
 """
 

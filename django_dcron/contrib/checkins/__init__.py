@@ -43,6 +43,7 @@ from django_dcron.execution.current import CurrentRun
 from django_dcron.execution.failure import ending_of
 from django_dcron.execution.worker_exit import before_exit
 from django_dcron.models import Job
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.utils.exception_text import exception_text
 from django_dcron.utils.threads import DcronThread
 
@@ -115,7 +116,7 @@ def _slug(job: Job) -> str:
 
     If the slug doesn't contain the whole name, it ends with a hash of the name.
     """
-    name = job.name if job.namespace == "default" else f"{job.namespace}-{job.name}"
+    name = job.name if job.namespace == DEFAULT_NAMESPACE else f"{job.namespace}-{job.name}"
     slug = slugify(name)
     if slug == name.lower().replace(" ", "-") and len(slug) <= SLUG_LIMIT and not slug.isdigit():
         return slug

@@ -64,9 +64,9 @@ def logged_changes_of(job: Job) -> list[LoggedChange]:
 
 
 def earlier_freezes(latest: Freeze) -> list[Freeze]:
-    """Return the logged freezes of the scope before ``latest``, oldest first, as unsaved rows.
+    """Return the logged freezes before ``latest``, oldest first, as unsaved rows.
 
-    A scope has one row, which a new freeze overwrites.
+    A namespace has one row, which a new freeze overwrites. So have all namespaces together.
     """
     entries = entries_of(latest).filter(at__lt=latest.since).order_by("-at", "-pk")[:READ]
     found: list[Freeze] = []

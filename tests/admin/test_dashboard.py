@@ -21,6 +21,7 @@ from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Job, Node, Statistics
 from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING
+from django_dcron.schedules.timetable import BEGIN
 from django_dcron.targets.shadow import NOT_EXECUTED
 from django_dcron.testing import set_clock
 from tests.admin.conftest import (
@@ -344,18 +345,24 @@ def linked_rows(client: Client) -> tuple[str, list[object]]:
     return line.kind, [row.pk for row in listed]
 
 
-def test_health_links_to_due_runs_only(admin_client: Client, job: Job) -> None:
-    node, now = make_node(), database_now("default")
-    overdue = make_run(job, due_at=now - timedelta(hours=1), node=node.pk)
-    make_run(job, due_at=now)
-    make_run(job, due_at=now + timedelta(hours=1), attempt=2)
-    assert linked_rows(admin_client) == ("error", [overdue.pk])
+@pytest.mark.parametrize("second", range(0, 60, 7))
+def test_health_links_to_due_runs_only(
+    admin_client: Client, job: Job, settings: Settings, second: int
+) -> None:
+    settings.DCRON_LEASE = timedelta(seconds=6)
+    now = datetime(2026, 11, 25, 12, 0, second, tzinfo=UTC)
+    with set_clock(now):
+        since = now - takeover_time() - timedelta(seconds=1)
+        overdue = make_run(job, due_at=since, node=make_node().pk)
+        make_run(job, due_at=now)
+        make_run(job, due_at=now + timedelta(seconds=10), attempt=2)
+        assert linked_rows(admin_client) == ("error", [overdue.pk])
 
 
-def test_health_with_overdue_runs_stays_the_same_within_a_minute(
+def test_health_with_overdue_runs_stays_the_same_for_a_while(
     admin_client: Client, job: Job
 ) -> None:
-    begin = datetime(2026, 11, 25, 12, 0, 10, tzinfo=UTC)
+    begin = BEGIN + 1_000_000 * takeover_time()
 
     def section(now: datetime) -> str:
         with set_clock(now):

@@ -12,7 +12,7 @@ from django.utils import translation
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard.viewer import Viewer
-from django_dcron.admin.display import MINUTE, change_url, list_url
+from django_dcron.admin.display import change_url, list_url
 from django_dcron.admin.lists.filters import OVERDUE
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.overdue import takeover_time
@@ -22,6 +22,7 @@ from django_dcron.models import Incident, Job, Node, Run
 from django_dcron.policies.health.facts import SystemFacts
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict, assess
+from django_dcron.schedules.timetable import BEGIN
 from django_dcron.utils.bounded_text import with_ellipsis
 
 
@@ -31,7 +32,7 @@ class FilteredList(NamedTuple):
     model: type[Model]
     filters: dict[str, str]
     overdue_before: str = ""
-    """The lookup that leaves out rows that aren't overdue within a minute; empty for all rows."""
+    """The lookup that leaves out rows that aren't due; empty for all rows."""
 
 
 _QUEUED = FilteredList(Run, {"state__exact": "queued"})
@@ -146,9 +147,11 @@ def _rows(listing: FilteredList, viewer: Viewer) -> HealthLink | None:
         return None
     filters = listing.filters
     if listing.overdue_before:
-        # A whole minute, so that the section stays the same within the minute.
-        minute = (viewer.now - takeover_time()).replace(second=0, microsecond=0)
-        filters = {**filters, listing.overdue_before: (minute + MINUTE).isoformat()}
+        # Rounded, so that the section stays the same for a while. The list has all overdue rows and
+        # may have some that are due but not overdue yet.
+        step = takeover_time()
+        before = viewer.now - (viewer.now - BEGIN) % step
+        filters = {**filters, listing.overdue_before: before.isoformat()}
     texts = {Run: _("View runs"), Job: _("View jobs"), Node: _("View nodes")}
     url = list_url(listing.model, viewer.site, **filters)
     return HealthLink(texts[listing.model], url)

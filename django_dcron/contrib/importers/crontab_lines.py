@@ -24,6 +24,7 @@ from django_dcron.utils.docs_links import ALERTS_PAGE, with_link
 
 DEFAULT_SHELL = "/bin/sh"
 _VARIABLE = re.compile(r"""(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=""")
+_DISABLED_VARIABLE = re.compile(r"[A-Za-z_]\w*\s*=")
 _SCRIPT_ENDING = re.compile(r"\.(?:bash|js|ksh|php|pl|py|rb|sh|zsh)$")
 _PROGRAM = re.compile(r"[\w.@:-]+")
 _BEFORE_COMMAND = re.compile(
@@ -43,7 +44,7 @@ _WRAPPER = re.compile(
     | (?:\S*/)?timeout\s+(?:-(?:[ks]\s*\S+|[^\sks]\S*)\s+)*\d[\d.]*[smhd]?\s+
     | (?:\S*/)?ionice\s+(?:-[cn]\s*\w+\s+|-t\s+)*
     | (?:\S*/)?chronic\s+
-    | (?:(?:\.|source)\s+\S+|set\s+[-+]\w+)\s*(?:&&|;)\s*
+    | (?:(?:\.|source)\s+[^\s;&]+|set(?:\s+[-+]?\w+)+)\s*(?:&&|;)\s*
     | -?\d[\d.]*[smhd]?\s+                          # of ``nice -n 10``, or a second duration
     """,
     re.VERBOSE,
@@ -142,7 +143,7 @@ def read_lines(
             timezone=variables.get("CRON_TZ") or timezone,
             states_timezone=bool(variables.get("CRON_TZ")),
             user=parts.user,
-            program=_program_name(parts.command),
+            program=_program_name(command),
             outer_program=_outer_program_name(parts.command),
             command=command,
             script=script,
@@ -150,7 +151,7 @@ def read_lines(
             shell=variables.get("SHELL") or DEFAULT_SHELL,  # nosec B604
             comment=description,
             call=read_call(script, environment),
-            called_command=called_command(script),
+            called_command=called_command(command),
         )
 
 
@@ -164,7 +165,7 @@ def _add_comment(blocks: list[list[str]], comment: str, system: bool) -> None:
         blocks[:] = [[]]
     elif _is_disabled_entry(comment, system):
         blocks.append([])
-    elif comment and _variable(comment) is None:
+    elif comment and _DISABLED_VARIABLE.match(comment) is None:
         blocks[-1].append(comment)
 
 

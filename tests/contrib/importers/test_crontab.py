@@ -97,8 +97,8 @@ def test_commented_out_line_is_not_a_description() -> None:
     [
         ("# Newsletter.\n#0 8 * * 1 newsletter\n# Invoices.\n", "Invoices."),
         (
-            "# Backup of the shop.\n# RETENTION=7 days are kept\n# See the wiki.\n",
-            "Backup of the shop.\nSee the wiki.",
+            "# Backup of the shop.\n# RETENTION=7 days are kept\n# https://wiki/?job=backup\n",
+            "Backup of the shop.\nhttps://wiki/?job=backup",
         ),
         (
             "# For example, you can run a backup at 5 a.m. every week with:\n"
@@ -365,6 +365,9 @@ LINES = [
         ("timeout 300 sh -c './backup.sh nightly'", "backup"),
         ("flock -n /tmp/check.lock ./manage.py check", "check"),
         ("flock", "flock"),
+        ("bash -c 'set -euo pipefail; ./backup.sh'", "backup"),
+        (". /srv/env;/srv/backup.sh", "backup"),
+        ("mail -s cron ann%Please run manage.py migrate", "mail"),
         ("timeout -s KILL 5m job", "job"),
         ("timeout -sKILL -k5 --foreground 1.5h job", "job"),
         ("timeout --kill-after 5 1h job", "job"),

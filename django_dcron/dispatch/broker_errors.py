@@ -26,16 +26,7 @@ The last one is that of a hosted server whose quota is used up.
 """
 KNOWN_DRIVERS = frozenset({"redis", "py-amqp"})
 """The drivers of Redis and RabbitMQ. Their own errors are refusals unless they mean an outage."""
-MESSAGE_ERRORS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-    struct.error,
-    KombuError,
-)
+MESSAGE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, struct.error, KombuError)
 """The message can't be encoded, an option of its route has an invalid value, or the name of its
 queue is unknown or too long.
 """

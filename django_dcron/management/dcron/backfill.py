@@ -95,14 +95,15 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, job = Output(command, options), find_job(options["job"])
     now = database_now(alias_for(Job))
     planned = _backfill(job, options, now)
-    cautions = _cautions(job, options["dry_run"]) if planned.occurrences else []
     waits = bool(planned.occurrences) and not (options["dry_run"] or options["no_wait"])
     if not output.is_json:
         if options["dry_run"]:
             _print_occurrences(output, job, planned, every=options["verbosity"] > 1)
-        for caution in cautions:
-            output.line(f"{job}: {caution}", WARNING)
         _print(output, job, planned, options["dry_run"])
+    cautions = _cautions(job, options["dry_run"]) if planned.occurrences else []
+    if not output.is_json:
+        for caution in cautions:
+            output.line(caution, WARNING)
     ended = None
     if waits:
         ended = _wait(output, job, planned.occurrences, now)

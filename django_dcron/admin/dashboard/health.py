@@ -31,12 +31,12 @@ class FilteredList(NamedTuple):
 
     model: type[Model]
     filters: dict[str, str]
-    overdue_before: str = ""
+    due_before: str = ""
     """The lookup that leaves out rows that aren't due; empty for all rows."""
 
 
 _QUEUED = FilteredList(Run, {"state__exact": "queued"})
-_OVERDUE = FilteredList(Run, {"state__exact": "pending"}, overdue_before="due_at__lt")
+_OVERDUE = FilteredList(Run, {"state__exact": "pending"}, due_before="due_at__lt")
 _RUNNING = FilteredList(Run, {"state__exact": "running"})
 _FAILED = FilteredList(Run, {"state__exact": "failed"})
 _FAILING_JOBS = FilteredList(Job, {"state": "failing"})
@@ -146,12 +146,12 @@ def _rows(listing: FilteredList, viewer: Viewer) -> HealthLink | None:
     if not viewer.may_view(listing.model):
         return None
     filters = listing.filters
-    if listing.overdue_before:
+    if listing.due_before:
         # Rounded, so that the section stays the same for a while. The list has all overdue rows and
         # may have some that are due but not overdue yet.
         step = takeover_time()
         before = viewer.now - (viewer.now - BEGIN) % step
-        filters = {**filters, listing.overdue_before: before.isoformat()}
+        filters = {**filters, listing.due_before: before.isoformat()}
     texts = {Run: _("View runs"), Job: _("View jobs"), Node: _("View nodes")}
     url = list_url(listing.model, viewer.site, **filters)
     return HealthLink(texts[listing.model], url)

@@ -32,6 +32,7 @@ from kombu.utils.json import dumps
 from kombu.utils.uuid import uuid
 
 from django_dcron.dispatch.routes import Route
+from django_dcron.utils.batches import in_batches
 
 KNOWN_VERSIONS = frozenset({(5, 5), (5, 6), (5, 7)})
 """The versions of kombu whose messages have been compared with those of ``encode_message``."""
@@ -172,8 +173,8 @@ class RedisQueues:
             client.pipeline(transaction=False) as pipeline,
         ):
             for key, texts in texts_by_key.items():
-                for start in range(0, len(texts), APPENDED_AT_ONCE):
-                    pipeline.lpush(key, *texts[start : start + APPENDED_AT_ONCE])
+                for batch in in_batches(texts, APPENDED_AT_ONCE):
+                    pipeline.lpush(key, *batch)
             replies = pipeline.execute(raise_on_error=False)
         for reply in replies:
             if isinstance(reply, Exception):

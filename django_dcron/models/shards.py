@@ -13,9 +13,9 @@ Rows = TypeVar("Rows", bound=models.QuerySet[Any])
 
 
 def rows_in_shards(rows: Rows, shards: Collection[int], of: int, job: str = "job_id") -> Rows:
-    """Return the rows of the jobs in these shards, ``of`` being the number of all shards.
+    """Return the rows of the jobs in these shards.
 
-    ``job`` names the field with the key of the job.
+    ``of`` is the number of all shards. ``job`` names the field with the key of the job.
     """
     if len(shards) == of:
         return rows

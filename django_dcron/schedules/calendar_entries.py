@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 
 from django_dcron.schedules.days import DAY
+from django_dcron.utils.batches import in_batches
 
 ENTRIES_PER_LINE = 5
 MIDNIGHT = time()
@@ -45,6 +46,6 @@ def clock_range(begin: datetime, stop: datetime) -> str:
 def entry_lines(entries: Sequence[str], comment: str) -> Iterator[str]:
     """Yield lines of a few entries each, the first one with the comment if it isn't empty."""
     end = f" # {comment}" if comment else ""
-    for number in range(0, len(entries), ENTRIES_PER_LINE):
-        yield ", ".join(entries[number : number + ENTRIES_PER_LINE]) + end
+    for batch in in_batches(entries, ENTRIES_PER_LINE):
+        yield ", ".join(batch) + end
         end = ""

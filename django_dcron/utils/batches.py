@@ -9,6 +9,9 @@ T = TypeVar("T")
 
 
 def in_batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
-    """Yield the items in order, in lists of ``size`` items; the last list may be shorter."""
+    """Yield the items in order, in lists of ``size`` items; the last list may be shorter.
+
+    ``itertools.batched`` needs Python 3.12.
+    """
     for start in range(0, len(items), size):
         yield list(items[start : start + size])

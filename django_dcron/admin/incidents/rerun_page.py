@@ -136,9 +136,9 @@ def _count_failed(incident: Incident, until: int) -> int:
 
 
 def _count_runs(incident: Incident, until: int, runs: RunQuerySet) -> int:
-    """Return how many of the latest ``MAX_COUNTED`` attempts are the last one of a run in ``runs``.
+    """Return the number of failed runs among ``runs`` whose last attempt belongs to the incident.
 
-    The failure of a run belongs to its last attempt.
+    Only the latest ``MAX_COUNTED`` attempts are read.
     """
     if incident.last_attempt is None:
         return len(failed_without_attempt(incident, runs))

@@ -66,7 +66,7 @@ def logged_changes_of(job: Job) -> list[LoggedChange]:
 def earlier_freezes(latest: Freeze) -> list[Freeze]:
     """Return the logged freezes before ``latest``, oldest first, as unsaved rows.
 
-    A namespace has one row, which a new freeze overwrites. So have all namespaces together.
+    Each namespace has one row, and so has the freeze of all namespaces. A new freeze overwrites it.
     """
     entries = entries_of(latest).filter(at__lt=latest.since).order_by("-at", "-pk")[:READ]
     found: list[Freeze] = []

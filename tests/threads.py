@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from django.db import connections
+from django.db import OperationalError, connections
 
+from django_dcron.db.contention import is_contention
 from tests.waiting import TIMEOUT
 
 T = TypeVar("T")
@@ -42,6 +43,19 @@ def repeating(work: Callable[[], object]) -> Iterator[list[BaseException]]:
         thread.join(TIMEOUT)
     if errors:
         raise errors[0]
+
+
+def repeat_after_contention(work: Callable[[], T]) -> T:
+    """Do the work of a worker in a thread, and repeat it until no other thread blocks it.
+
+    A worker also gets its run again if it gives up, after a few repetitions.
+    """
+    while True:
+        try:
+            return work()
+        except OperationalError as error:
+            if not is_contention(error):
+                raise
 
 
 def in_threads(*functions: Callable[[], T]) -> list[T]:

@@ -4,7 +4,7 @@ A chain of statements is executed completely or not at all.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -19,7 +19,6 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from django_dcron.db.change_sequence import ChangeSequence
-from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.statements import Insert, Placeholder, Select, Update
 from django_dcron.models import Attempt, Job, Run, Statistics
@@ -27,6 +26,7 @@ from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import endings
 from tests.factories import make_idle_job, make_run
+from tests.threads import in_threads, repeat_after_contention
 from tests.waiting import TIMEOUT, wait_until
 
 pytestmark = pytest.mark.django_db
@@ -250,31 +250,9 @@ def test_concurrent_threads_share_a_statement() -> None:
         for number in range(5):
             counter.update.execute(id=run.pk, reason=f"{run.pk} {number}")
 
-    in_threads([lambda run=run: work(run) for run in runs])
+    in_threads(*(lambda run=run: work(run) for run in runs))
     assert counter.compiled <= len(runs)
     assert all(Run.objects.get(pk=run.pk).reason == f"{run.pk} 4" for run in runs)
-
-
-def in_threads(calls: list[Callable[[], Any]]) -> None:
-    """Call each function in its own thread and raise the first error."""
-    failures: list[BaseException] = []
-
-    def work(call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(TIMEOUT)
-    assert not any(thread.is_alive() for thread in threads)
-    if failures:
-        raise failures[0]
 
 
 # --- chains -------------------------------------------------------------------------------------
@@ -351,10 +329,10 @@ def test_only_one_of_several_concurrent_chains_succeeds() -> None:
 
     def work(name: str) -> None:
         barrier.wait(TIMEOUT)
-        if despite_contention(lambda: execute_chain(run, name), "default"):
+        if repeat_after_contention(lambda: execute_chain(run, name)):
             won.append(name)
 
-    in_threads([lambda name=name: work(name) for name in "abcd"])
+    in_threads(*(lambda name=name: work(name) for name in "abcd"))
     assert len(won) == 1
     assert outcome_of(run) == ("running", won, 1, "done")
 
@@ -379,11 +357,11 @@ def test_finish_rechecks_a_run_that_changed_while_it_waited_for_a_lock() -> None
 
     def finish_when_unlocked() -> None:
         finish = partial(endings.finish, run, 1, State.SUCCEEDED, "", closing, token)
-        won.append(despite_contention(finish, "default"))
+        won.append(repeat_after_contention(finish))
 
     with transaction.atomic():
         endings.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
-        thread = threading.Thread(target=lambda: in_threads([finish_when_unlocked]))
+        thread = threading.Thread(target=lambda: in_threads(finish_when_unlocked))
         thread.start()
         wait_until(_is_a_session_waiting_for_a_lock, 60)
     thread.join(TIMEOUT)

@@ -16,7 +16,6 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control, targets
-from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import Code
 from django_dcron.diagnosis.doctor.report import examine
@@ -46,7 +45,7 @@ from django_dcron.testing import set_clock
 from django_dcron.utils import sync_points
 from tests.execution.conftest import deliver, state_of
 from tests.factories import make_idle_job, make_job, make_run
-from tests.threads import in_threads
+from tests.threads import in_threads, repeat_after_contention
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("no_broker")]
 
@@ -304,8 +303,8 @@ def test_concurrent_ends_of_many_runs_create_one_follower_each() -> None:
     ends = [[running(first) for _ in range(5)] for first in firsts]
 
     def end(run: Run) -> None:
-        """Repeat after a lock timeout, as a worker does: all followers lock one job."""
-        assert despite_contention(lambda: succeed(run), "default")
+        """Repeat after a lock timeout: all followers lock one job."""
+        assert repeat_after_contention(lambda: succeed(run))
 
     in_threads(*(lambda runs=runs: [end(run) for run in runs] for runs in ends))
     assert Run.objects.filter(job=following).count() == 20

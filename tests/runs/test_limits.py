@@ -31,7 +31,7 @@ from django_dcron.testing import set_clock
 from django_dcron.utils import sync_points
 from tests.execution.conftest import deliver, reread, state_of
 from tests.factories import make_idle_job, make_run
-from tests.threads import in_threads
+from tests.threads import in_threads, repeat_after_contention
 from tests.waiting import TIMEOUT
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("no_broker")]
@@ -510,13 +510,6 @@ def test_concurrent_workers_never_exceed_the_limit(limit: Limit) -> None:
     assert max(most) <= 3
     assert not Run.objects.exclude(state="succeeded").exists()
     assert numbers() == {}
-
-
-def repeat_after_contention(work: Callable[[], Any]) -> Any:
-    """Do the work as a worker does: repeat it after contention."""
-    from django_dcron.db.contention import despite_contention
-
-    return despite_contention(work, "default")
 
 
 # --- cost -----------------------------------------------------------------------------------------

@@ -221,8 +221,7 @@ class ActionAdmin(BaseAdmin[M]):
             if isinstance(outcome, ActionResult):
                 results.append(outcome)
                 lines.append(format_html("“{}”: {}", obj, self._result_text(request, outcome)))
-                if outcome.caution:
-                    cautions.append(format_html("“{}”: {}", obj, outcome.caution))
+                cautions += [format_html("“{}”: {}", obj, each) for each in outcome.cautions]
             else:
                 problems.append(format_html("“{}”: {}", obj, outcome))
         if shows_results:

@@ -23,8 +23,8 @@ class ActionResult:
     """The message to the user, which says what the action did."""
     created: Model | None = None
     """The row that the action created. The message links to it, and the button opens its page."""
-    caution: str = ""
-    """A warning about the created row; empty if there is none."""
+    cautions: tuple[str, ...] = ()
+    """Warnings about the created row."""
 
 
 def _no_refusal(obj: Any) -> StrOrPromise:

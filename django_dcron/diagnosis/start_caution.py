@@ -36,33 +36,30 @@ CAUTIONS = {
 }
 
 
-def start_caution(job: Job) -> str:
-    """Return what a user who starts a run of this job should know; empty if there is nothing."""
-    return start_cautions([job])[job.pk]
+def start_cautions(job: Job) -> tuple[str, ...]:
+    """Return what a user who starts a run of this job should know."""
+    return start_cautions_of_many([job])[job.pk]
 
 
-def start_cautions(jobs: Sequence[Job]) -> dict[int, str]:
-    """Return the caution of each job, by its primary key. See ``start_caution``."""
-    caution_of_target = cache(target_caution)  # the search for similar names of targets takes long
+def start_cautions_of_many(jobs: Sequence[Job]) -> dict[int, tuple[str, ...]]:
+    """Return the cautions of each job, by its primary key. See ``start_cautions``."""
+    of_target = cache(target_cautions)  # the search for similar names of targets takes long
     overlaps = _overlap_cautions(jobs)
-    return {
-        job.pk: " ".join(filter(None, (caution_of_target(job.target), overlaps[job.pk])))
-        for job in jobs
-    }
+    return {job.pk: (*of_target(job.target), *overlaps[job.pk]) for job in jobs}
 
 
-def target_caution(target: str) -> str:
+def target_cautions(target: str) -> tuple[str, ...]:
     """Return that runs with the target fail or execute nothing; empty if they execute it."""
-    return unknown_target_problem(target) or shadow_caution(target)
+    problem = unknown_target_problem(target)
+    return (problem,) if problem else shadow_cautions(target)
 
 
-def shadow_caution(target: str) -> str:
+def shadow_cautions(target: str) -> tuple[str, ...]:
     """Return that runs with the target execute nothing; empty if it isn't that of a shadow."""
     if not is_shadow(target):
-        return ""
-    return _("The job is a shadow. The run is recorded, but %(target)s isn't executed.") % {
-        "target": target.removeprefix(PREFIX)
-    }
+        return ()
+    text = _("The job is a shadow. The run is recorded, but %(target)s isn't executed.")
+    return (text % {"target": target.removeprefix(PREFIX)},)
 
 
 def backfill_cautions(job: Job) -> list[str]:
@@ -71,21 +68,18 @@ def backfill_cautions(job: Job) -> list[str]:
         "The job was imported from %(source)s. If %(source)s ran it at these times, the backfill "
         "runs it again."
     )
-    cautions = (
-        imported % {"source": job.import_source} if job.import_source else "",
-        target_caution(job.target),
-    )
-    return [caution for caution in cautions if caution]
+    source = [imported % {"source": job.import_source}] if job.import_source else []
+    return [*source, *target_cautions(job.target)]
 
 
-def _overlap_cautions(jobs: Sequence[Job]) -> dict[int, str]:
+def _overlap_cautions(jobs: Sequence[Job]) -> dict[int, list[str]]:
     """Return what the overlap policy of each job does to a new run.
 
-    The text is empty if no earlier run is unfinished.
+    The list is empty if no earlier run is unfinished.
     """
     cautions = {job.pk: CAUTIONS.get(read_overlap_policy(job.overlap_policy)) for job in jobs}
     holders = Run.objects.using(alias_for(Run)).filter(
         slot=Slot.RUNNING, job__in=[pk for pk, caution in cautions.items() if caution]
     )
     busy = {*holders.values_list("job_id", flat=True)}
-    return {pk: str(caution) if pk in busy else "" for pk, caution in cautions.items()}
+    return {pk: [str(caution)] if pk in busy else [] for pk, caution in cautions.items()}

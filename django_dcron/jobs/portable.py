@@ -54,6 +54,7 @@ from django_dcron.models.job_validation import definition_errors
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE, label_of
 from django_dcron.utils import untrusted
 from django_dcron.utils.bounded_text import with_ellipsis
+from django_dcron.utils.json_values import duplicate_key
 
 FORMAT = "django-dcron"
 VERSION = 1
@@ -206,8 +207,7 @@ def _parse_document(text: str, syntax: DocumentSyntax) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the JSON object. Raises ``UnreadableDocument`` if it has a key more than once."""
     found = dict(pairs)
-    if len(found) < len(pairs):
-        ((key, _times),) = Counter(key for key, _value in pairs).most_common(1)
+    if (key := duplicate_key(pairs)) is not None:
         name = f" {quoted_json(found['name'])}" if isinstance(found.get("name"), str) else ""
         raise UnreadableDocument(f"The object{name} has the key {quoted_json(key)} more than once.")
     return found

@@ -1,8 +1,10 @@
-"""JSON values: whether a database can store them, and whether two are equal."""
+"""JSON values: whether a database can store them, whether two are equal, and duplicate keys."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -79,6 +81,15 @@ def same_json(one: Any, other: Any) -> bool:
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same_json(one[name], other[name]) for name in one)
     return bool(one == other)
+
+
+def duplicate_key(pairs: Iterable[tuple[str, Any]]) -> str | None:
+    """Return a key that an object has more than once, or None. ``pairs``: its keys and values.
+
+    Python's parser would keep only the last value.
+    """
+    times = Counter(key for key, _value in pairs)
+    return next((key for key, number in times.items() if number > 1), None)
 
 
 def _check_depth(value: Any) -> None:

@@ -106,6 +106,15 @@ def test_starting_a_run_of_a_shadow_warns_that_nothing_is_executed(admin_client:
     assert caution == f"“{shadow}”: {escape(text)}"
 
 
+def test_each_caution_of_a_start_has_its_own_line(admin_client: Client) -> None:
+    shadow = make_job("a", target="shadow:tests.app.tasks.ok", overlap_policy="skip")
+    make_run(shadow, state="running", slot=Slot.RUNNING)
+    _created, cautions = messages(_press(admin_client, shadow, "run_now"))
+    first, second = cautions.split("<br>")
+    assert "The job is a shadow" in first
+    assert "An earlier run is unfinished" in second
+
+
 def test_rerun_of_an_unknown_target_warns_that_it_fails(admin_client: Client) -> None:
     run = make_run(make_job(), state="failed", finished_at=timezone.now())
     Job.objects.update(target="tests.app.tasks.gone")

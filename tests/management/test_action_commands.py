@@ -319,6 +319,7 @@ def test_run_with_no_wait_prints_run_id() -> None:
             "--args '{}' (allowed: a JSON list, such as [1, 2])",
         ),
         (("idle", "--kwargs", "x"), "--kwargs 'x'"),
+        (("idle", "--kwargs", '{"a": 1, "a": 2}'), 'has the key "a" more than once'),
         (("idle", "--kwargs", '{"no": 1}'), "--kwargs: Unknown parameter 'no'"),
         (("outdated",), "the kwargs of the job: Unknown parameter 'no'"),
         (("outdated", "--args", "[]"), "--args with the kwargs of the job: Unknown parameter"),
@@ -650,6 +651,15 @@ def test_resume_cautions_that_the_next_sync_pauses_an_undeclared_job() -> None:
     gone, fine = document("resume", "gone", "fine")[1]["results"]
     assert ["sync" in caution["message"] for caution in gone["cautions"]] == [True]
     assert fine["cautions"] == []
+
+
+def test_cautions_of_one_action_are_listed_separately() -> None:
+    control.pause(make_job(name="gone", declared={}))
+    Job.objects.update(target="shop.cron.gone")
+    assert "next sync pauses it. Runs fail: " in call("resume", "gone")[1]
+    control.pause(Job.objects.get())
+    (result,) = document("resume", "gone")[1]["results"]
+    assert [caution["message"].split()[0] for caution in result["cautions"]] == ["Code", "Runs"]
 
 
 def test_run_of_a_removed_job_says_that_code_no_longer_declares_it() -> None:

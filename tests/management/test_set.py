@@ -113,6 +113,7 @@ def test_dry_run_and_equal_values_save_nothing(job: Job) -> None:
     [
         ("max_attempts=many", ("max_attempts", '"many"', "whole number")),
         ("max_attempts=0", ("max_attempts", "0", "1")),
+        ('kwargs={"a": 1, "a": 2}', ("kwargs", 'the key "a" more than once')),
         ("max_attempts=", ("max_attempts", '""')),
         ("schedule=0 25 * * *", ("schedule", "25", "0-23")),
         ("schedule=every weekday at nien", ("schedule", "nien")),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from django_dcron.utils.json_values import MAX_DEPTH, check_storable, same_json
+from django_dcron.utils.json_values import MAX_DEPTH, check_storable, duplicate_key, same_json
 
 
 def nested(levels: int, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
@@ -92,3 +92,8 @@ def test_same_json_is_true_for_equal_json_values(one: Any, other: Any) -> None:
 def test_same_json_is_false_for_different_json_values(one: Any, other: Any) -> None:
     assert same_json(one, other) is False
     assert same_json(other, one) is False
+
+
+def test_duplicate_key_is_found() -> None:
+    assert duplicate_key([("a", 1), ("b", 2), ("b", 2)]) == "b"
+    assert duplicate_key([("a", 1), ("b", 1)]) is None

@@ -27,7 +27,7 @@ from django_dcron.admin.actions import OTHER_ARGUMENTS, error_text
 from django_dcron.admin.display import change_url
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.bounded_count import count_up_to
-from django_dcron.diagnosis.start_caution import target_caution
+from django_dcron.diagnosis.start_caution import target_cautions
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.queued_reruns import failed_without_attempt
 from django_dcron.models import Attempt, Incident, Run
@@ -178,7 +178,7 @@ def _page(
         "runs": None if is_running else _count_runs(incident, numbers["until"], runs),
         "done": count_up_to(done, MAX_COUNTED) if is_running else 0,
         "is_paused": incident.job.is_paused,
-        "caution": "" if is_running else target_caution(incident.job.target),
+        "cautions": () if is_running else target_cautions(incident.job.target),
         "media": model_admin.media,
     }
     request.current_app = site.name

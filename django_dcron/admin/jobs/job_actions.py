@@ -17,7 +17,7 @@ from django_dcron.admin.actions import submitted_reason, validated_data
 from django_dcron.admin.jobs.arguments_form import ArgumentsForm
 from django_dcron.admin.jobs.copying import duplicate_job
 from django_dcron.admin.object_action import ActionResult, ObjectAction
-from django_dcron.diagnosis.start_caution import start_caution, start_cautions
+from django_dcron.diagnosis.start_caution import start_cautions, start_cautions_of_many
 from django_dcron.exceptions import InvalidValue
 from django_dcron.jobs.action_texts import paused_text, resumed_text, triggered_text
 from django_dcron.jobs.bulk_skips import why_not_paused, why_not_resumable
@@ -30,13 +30,13 @@ NOT_VISIBLE = gettext_lazy(
 
 
 def _run_now(request: HttpRequest, job: Job) -> ActionResult:
-    caution = start_caution(job)
+    cautions = start_cautions(job)
     run = control.trigger(job)
-    return ActionResult(triggered_text(run), run, caution)
+    return ActionResult(triggered_text(run), run, cautions)
 
 
 def _run_many_now(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
-    cautions = start_cautions(jobs)
+    cautions = start_cautions_of_many(jobs)
     return [
         made
         if isinstance(made, Exception)
@@ -47,9 +47,9 @@ def _run_many_now(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionR
 
 def _run_with(request: HttpRequest, job: Job) -> ActionResult:
     choices = validated_data(ArgumentsForm, request, job)
-    caution = start_caution(job)
+    cautions = start_cautions(job)
     run = control.trigger(job, args=choices["args"], kwargs=choices["kwargs"])
-    return ActionResult(triggered_text(run), run, caution)
+    return ActionResult(triggered_text(run), run, cautions)
 
 
 def _pause(request: HttpRequest, job: Job) -> ActionResult:

@@ -44,7 +44,7 @@ from django_dcron.admin.runs.page import PARTS, RunPage, run_page_part
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis import chains
 from django_dcron.diagnosis.chain_graph import chain_of_run
-from django_dcron.diagnosis.start_caution import start_caution
+from django_dcron.diagnosis.start_caution import start_cautions
 from django_dcron.jobs.action_texts import cancelled_text, rerun_text
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Trigger
@@ -80,9 +80,9 @@ def _why_no_rerun(run: Run) -> str:
 
 
 def _rerun(request: HttpRequest, run: Run) -> ActionResult:
-    caution = start_caution(run.job)
+    cautions = start_cautions(run.job)
     rerun = control.rerun(run)
-    return ActionResult(rerun_text(rerun), rerun, caution)
+    return ActionResult(rerun_text(rerun), rerun, cautions)
 
 
 ACTIONS: tuple[ObjectAction[Run], ...] = (

@@ -109,7 +109,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         ended = _wait(output, job, planned.occurrences, now)
     if output.is_json:
         document = _document(job, planned, options["dry_run"], ended)
-        output.json(document | {"cautions": cautions_document(*cautions)})
+        output.json(document | {"cautions": cautions_document(cautions)})
     if waits:
         _report_end(output, job, ended, len(planned.occurrences))
 

@@ -55,8 +55,8 @@ class ActionOutcome:
     """The result, for people."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The result, for programs."""
-    caution: str = ""
-    """What the user should know although the action was done, in sentences."""
+    cautions: tuple[str, ...] = ()
+    """What the user should know although the action was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,15 +243,17 @@ def _apply(plan: Plan[T], batch: Sequence[BulkAction[T]]) -> Sequence[ActionOutc
 
 def _document(action: BulkAction[Any], result: ActionOutcome | Exception) -> dict[str, Any]:
     if isinstance(result, ActionOutcome):
-        cautions = cautions_document(result.caution)
+        cautions = cautions_document(result.cautions)
         return {**action.identity, "done": True, **result.fields, "cautions": cautions}
     return {**action.identity, "done": False, "error": str(result)}
 
 
 def _show(output: Output, action: BulkAction[Any], result: ActionOutcome | Exception) -> None:
     if isinstance(result, ActionOutcome):
-        caution = f". {result.caution}" if result.caution else ""
-        output.line(f"{action.name}: {result.text}{caution}", WARNING if caution else GOOD)
+        text, style = result.text, GOOD
+        if result.cautions:
+            text, style = " ".join([f"{text}.", *result.cautions]), WARNING
+        output.line(f"{action.name}: {text}", style)
     else:
         output.line(f"{action.name}: refused: {result}", BAD)
 

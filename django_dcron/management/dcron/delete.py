@@ -57,4 +57,4 @@ def _delete(job: Job, *, erase: bool) -> ActionOutcome:
     is_declared = sync.is_still_declared(job)
     control.delete(job, expected_version=job.version, erase=erase)
     text = "deleted with its history" if erase else "deleted; its finished runs stay"
-    return ActionOutcome(text, {"erased": erase}, COMES_BACK if is_declared else "")
+    return ActionOutcome(text, {"erased": erase}, (COMES_BACK,) if is_declared else ())

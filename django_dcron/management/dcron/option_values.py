@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from argparse import ArgumentTypeError, _ActionsContainer
 from collections.abc import Callable, Mapping
@@ -11,9 +12,11 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils.timezone import get_current_timezone
 
+from django_dcron.jobs.portable import quoted_json
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.utils.durations import parse_duration_text
+from django_dcron.utils.json_values import duplicate_key
 from django_dcron.utils.time_ahead import next_time_of_day
 from django_dcron.utils.time_format import format_site_time
 from django_dcron.utils.time_parsing import parse_datetime
@@ -28,6 +31,21 @@ UNTIL_FORMATS = (
 WEEKDAY = re.compile(r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?=[0-9]{4}-)")
 ABBREVIATED = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:]{5,8}) ([A-Z]{2,5})")
 CLOCK_TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}))?")
+
+
+def parse_json(label: str, text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises ``CommandError`` with ``label`` for an object that has a key more than once. Raises
+    ``ValueError`` or ``RecursionError`` if the text isn't JSON.
+    """
+
+    def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if (key := duplicate_key(pairs)) is not None:
+            raise usage_error(f"{label}: The object has the key {quoted_json(key)} more than once.")
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=as_object)
 
 
 def parse_whole_number(low: int, high: int) -> Callable[[str], int]:

@@ -196,9 +196,9 @@ def seconds(length: timedelta | None) -> float | None:
     return None if length is None else length.total_seconds()
 
 
-def cautions_document(*cautions: str) -> list[dict[str, str]]:
-    """Return what a user should know although the request succeeded; empty texts are left out."""
-    return [{"message": caution} for caution in cautions if caution]
+def cautions_document(cautions: Iterable[str]) -> list[dict[str, str]]:
+    """Return what a user should know although the request succeeded."""
+    return [{"message": caution} for caution in cautions]
 
 
 def time_text(instant: datetime | None, zone: Any = None) -> str:

@@ -11,7 +11,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.run_history import READ_LIMIT, read_run_history
-from django_dcron.diagnosis.start_caution import start_caution, target_caution
+from django_dcron.diagnosis.start_caution import start_cautions, target_cautions
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.queued_reruns import (
     RERUN_AT_ONCE,
@@ -120,20 +120,20 @@ def _selected_runs(job: Job, options: dict[str, Any]) -> list[Run]:
 
 
 def _rerun(run: Run) -> ActionOutcome:
-    caution = start_caution(run.job)
-    return _outcome(control.rerun(run), caution)
+    cautions = start_cautions(run.job)
+    return _outcome(control.rerun(run), cautions)
 
 
 def _rerun_selected(job: Job, runs: Sequence[Run]) -> list[ActionOutcome | Exception]:
-    caution = target_caution(job.target)
+    cautions = target_cautions(job.target)
     reruns = rerun_selected(job, runs)
     return [
-        _outcome(reruns[run.pk], caution)
+        _outcome(reruns[run.pk], cautions)
         if run.pk in reruns
         else NotPossible(ALREADY_RERUN, code="run_again")
         for run in runs
     ]
 
 
-def _outcome(made: Run, caution: str) -> ActionOutcome:
-    return ActionOutcome(f"rerun as {made.pk}", {"made": str(made.pk)}, caution)
+def _outcome(made: Run, cautions: tuple[str, ...]) -> ActionOutcome:
+    return ActionOutcome(f"rerun as {made.pk}", {"made": str(made.pk)}, cautions)

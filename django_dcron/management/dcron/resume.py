@@ -88,11 +88,11 @@ def _done(job: Job, is_unchanged: bool, next_run: datetime | None, problem: str)
         text = f"backfilled runs continue; {job.pause_reason}"
     else:
         text = "not paused" if is_unchanged else "resumed"
-    cautions = [problem]
+    cautions = (problem,) if problem else ()
     if job.enabled and is_no_longer_declared(job):
-        cautions.insert(0, "Code no longer declares the job, so the next sync pauses it.")
+        cautions = ("Code no longer declares the job, so the next sync pauses it.", *cautions)
     return ActionOutcome(
         f"{text}; next run {time_text(next_run)}" if next_run else text,
         {"enabled": job.enabled, "next": next_run},
-        " ".join(filter(None, cautions)),
+        cautions,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +14,11 @@ from django.db import connections
 from django_dcron import control
 from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.start_caution import shadow_caution, start_cautions, target_caution
+from django_dcron.diagnosis.start_caution import (
+    shadow_cautions,
+    start_cautions_of_many,
+    target_cautions,
+)
 from django_dcron.exceptions import DcronError, InvalidArguments, UnknownTarget
 from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions, option_values
@@ -97,13 +100,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         return
     (job,) = selected.rows
     waits = not options["no_wait"]
-    caution = "" if waits else _cautions([job], _arguments(options))[job.pk]
+    # A watched run shows its outcome. Only that of a shadow needs a caution.
+    cautions = (
+        shadow_cautions(job.target) if waits else _cautions([job], _arguments(options))[job.pk]
+    )
     created = _trigger(job, options)
-    watched = _show_and_watch(output, created, timeout, caution, waits=waits)
+    watched = _show_and_watch(output, created, timeout, () if waits else cautions, waits=waits)
     if output.is_json:
-        _write(output, watched, caution or shadow_caution(job.target))
+        _write(output, watched, cautions)
     if waits:
-        _report_end(output, watched)
+        _report_end(output, watched, cautions)
 
 
 def _run_many(output: Output, selected: SelectedRows[Job], options: dict[str, Any]) -> None:
@@ -118,14 +124,19 @@ def _run_many(output: Output, selected: SelectedRows[Job], options: dict[str, An
 
 
 def _show_and_watch(
-    output: Output, created: Run, timeout: timedelta | None, caution: str, *, waits: bool
+    output: Output,
+    created: Run,
+    timeout: timedelta | None,
+    cautions: Sequence[str],
+    *,
+    waits: bool,
 ) -> WatchResult:
     """Name the run and, with ``waits``, watch it until it ends or the user interrupts."""
     try:
         if not output.is_json:
             output.line(f"{created.job}: run {created.pk}")
-            if caution:
-                output.line(f"{created.job}: {caution}", WARNING)
+            if cautions:
+                output.line(f"{created.job}: {' '.join(cautions)}", WARNING)
             output.flush()
         if waits:
             seconds = None if timeout is None else timeout.total_seconds()
@@ -138,7 +149,7 @@ def _show_and_watch(
     return WatchResult(created)
 
 
-def _report_end(output: Output, watched: WatchResult) -> None:
+def _report_end(output: Output, watched: WatchResult, cautions: Sequence[str]) -> None:
     """Report how the run ended. Raises ``CommandError`` unless it succeeded."""
     run = watched.run
     if not run.is_final:
@@ -154,8 +165,8 @@ def _report_end(output: Output, watched: WatchResult) -> None:
         )
     if output.is_json:
         return
-    if caution := shadow_caution(run.job.target):
-        output.line(f"{run.job}: {caution}", WARNING)
+    if cautions:
+        output.line(f"{run.job}: {' '.join(cautions)}", WARNING)
     else:
         output.line(f"{run.job} succeeded", GOOD)
 
@@ -172,14 +183,14 @@ def _trigger_many(
     ]
 
 
-def _cautions(jobs: Sequence[Job], arguments: dict[str, Any]) -> dict[int, str]:
+def _cautions(jobs: Sequence[Job], arguments: dict[str, Any]) -> dict[int, tuple[str, ...]]:
     """Return, by primary key, what the user of a run that isn't watched should know.
 
     With an idempotency key, an unfinished run of the job may be the requested one.
     """
     if arguments["idempotency_key"] is not None:
-        return {job.pk: target_caution(job.target) for job in jobs}
-    return start_cautions(jobs)
+        return {job.pk: target_cautions(job.target) for job in jobs}
+    return start_cautions_of_many(jobs)
 
 
 def _arguments(options: dict[str, Any]) -> dict[str, Any]:
@@ -212,7 +223,7 @@ def _json(option: str, text: str | None, kind: type, allowed: str) -> Any:
     if text is None:
         return None
     try:
-        value = json.loads(text)
+        value = option_values.parse_json(option, text)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, kind):
@@ -220,6 +231,6 @@ def _json(option: str, text: str | None, kind: type, allowed: str) -> Any:
     return value
 
 
-def _write(output: Output, watched: WatchResult, caution: str) -> None:
+def _write(output: Output, watched: WatchResult, cautions: Sequence[str]) -> None:
     document = {"run": run_document(watched.run), "missing": watched.absence}
-    output.json({"version": 1, **document, "cautions": cautions_document(caution)})
+    output.json({"version": 1, **document, "cautions": cautions_document(cautions)})

@@ -8,7 +8,6 @@ Exit codes:
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -37,7 +36,7 @@ from django_dcron.jobs.representation import (
 from django_dcron.management.dcron.bulk_actions import job_keys
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
-from django_dcron.management.dcron.option_values import parse_time_option
+from django_dcron.management.dcron.option_values import parse_json, parse_time_option
 from django_dcron.management.dcron.output import GOOD, Output, add_json, iso, time_text
 from django_dcron.models import Cursor, Job
 from django_dcron.schedules.sentences import replace_sentences
@@ -162,7 +161,7 @@ def _parse(field: FieldFormat, text: str, job: Job) -> Any:
     if field.format in NOT_JSON:
         return field.read(text)
     try:
-        written = json.loads(text)
+        written = parse_json(field.name, text)
     except (ValueError, RecursionError):
         written = text  # the field names what it accepts
     value = field.read(written)

@@ -285,16 +285,17 @@ def test_foreground_start_calls_runcron(monkeypatch: pytest.MonkeyPatch, tmp_pat
         node_arguments, "run_in_foreground", lambda arguments: called.append(list(arguments))
     )
     monkeypatch.chdir(tmp_path)
-    assert run_here("start", "--name", "a", "--for", "2.5", "--once", "--verbosity", "0") == (0, "")
+    assert run_here("start", "--name", "a", "--for", "2.5", "--verbosity", "0") == (0, "")
+    assert run_here("start", "--once", "--verbosity", "0") == (0, "")
     call_command("dcron", "start", "--embedded", skip_checks=False)
     assert called == [
         [
             "--name=a",
-            "--once",
             "--for=2.5",
             "--skip-checks",
             "--verbosity=0",
         ],  # the options as ``call_command`` gets them
+        ["--once", "--skip-checks", "--verbosity=0"],
         ["--embedded", "--verbosity=1"],
     ]
     assert not list(tmp_path.iterdir())
@@ -319,6 +320,8 @@ def test_passed_arguments_are_valid_runcron_options() -> None:
     [
         (("--log-file", "x"), "--log-file needs --daemon"),
         (("--daemon", "--once"), "--once can't be combined with --daemon"),
+        (("--once", "--for", "1h"), "--for can't be combined with --once"),
+        (("--timeout", "10s"), "--timeout needs --daemon"),
         (("--daemon", "--timeout", "soon"), "--timeout 'soon'"),
         (
             ("--daemon", "--log-file", "/none/such.log"),
@@ -398,6 +401,18 @@ def test_restart_requires_settings_of_start(path: Path, log_path: Path) -> None:
         assert code == 2
         assert "--settings shop.production" in message
         assert file.holder() == os.getpid()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("started_at", ["", "yesterday", "2026-11-20T12:00:00"])
+def test_state_without_a_readable_start_time_reports_the_node(path: Path, started_at: str) -> None:
+    file = PidFile(path)
+    start_options.store_options(
+        file, start_options.StartOptions(True, "/", "dcron.log", "", started_at, SETTINGS, [])
+    )
+    with file:
+        code, shown = run_here("state", "--pid-file", str(path))
+    assert (code, "running" in shown, "dcron.log" in shown) == (0, True, True)
 
 
 def test_state_with_unreadable_pid_file_exits_with_4(tmp_path: Path) -> None:

@@ -315,6 +315,7 @@ def test_history_of_running_run_shows_current_duration() -> None:
         (["report", "--attempt", "1"], "--attempt needs a run"),
         (["report", "--since", "noon"], "--since 'noon'"),
         (["RUN", "--since", "2h"], "--since needs a job"),
+        (["RUN", "-n", "5"], "--limit needs a job"),
         (["RUN", "--attempt", "7"], "has no attempt 7; it has 2."),
     ],
 )

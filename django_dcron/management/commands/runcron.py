@@ -58,6 +58,8 @@ class Command(BaseCommand):
             return super().execute(*args, **options)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["once"] and options["seconds"] is not None:
+            raise usage_error("--for can't be combined with --once.")
         _log_to_console(options["verbosity"])
         health_file = _health_file(options["health_file"], once=options["once"])
         try:

@@ -83,7 +83,6 @@ def add_arguments(parser: CommandParser) -> None:
         "-n",
         "--limit",
         type=parse_whole_number(1, MAX_RUNS),
-        default=DEFAULT_LIMIT,
         metavar="N",
         help=f"maximum number of runs (default: {DEFAULT_LIMIT})",
     )
@@ -118,7 +117,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             raise usage_error("--attempt needs a run, not a job.")
         _show_runs(out, found, options)
         return
-    for name in ("since", "until", "state", "upcoming"):
+    for name in ("limit", "since", "until", "state", "upcoming"):
         if options[name]:
             raise usage_error(f"--{name} needs a job, not a run.")
     _show_run(out, found, options["attempt"])
@@ -130,7 +129,7 @@ def _show_runs(out: Output, job: Job | None, options: dict[str, Any]) -> None:
     shows_upcoming = options["upcoming"] or State.PENDING in options["state"]
     page = read_run_history(
         job,
-        options["limit"],
+        options["limit"] or DEFAULT_LIMIT,
         states=options["state"],
         hide_upcoming_at=None if shows_upcoming else now,
         since=since,

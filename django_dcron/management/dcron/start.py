@@ -66,7 +66,6 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        default=START_TIMEOUT,
         metavar="DURATION",
         help=f"with --daemon: maximum time to wait for the start (default: {START_TIMEOUT})",
     )
@@ -80,6 +79,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if log_file and not daemon:
         raise usage_error(
             "--log-file needs --daemon. In the foreground, the log goes to standard error."
+        )
+    if options["timeout"] is not None and not daemon:
+        raise usage_error(
+            "--timeout needs --daemon: it limits the wait for the start of a background node. To "
+            "stop a node after a time, use --for."
         )
     if not daemon and not path:
         node_arguments.run_in_foreground(node_arguments.as_arguments(options))
@@ -101,11 +105,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             Output(command, options),
             file,
             stored,
-            option_values.parse_duration_option("--timeout", options["timeout"]),
+            _start_timeout(options),
         )
         return
     with file:
         _run_node(file, stored)
+
+
+def _start_timeout(options: dict[str, Any]) -> timedelta:
+    text = START_TIMEOUT if options["timeout"] is None else options["timeout"]
+    return option_values.parse_duration_option("--timeout", text)
 
 
 def start_in_background(

@@ -24,6 +24,7 @@ class StartOptions:
     health_file: str
     """Empty if the node has none."""
     started_at: str
+    """An ISO 8601 time. Empty until the node starts."""
     settings: str
     """The project's settings module."""
     arguments: list[str]

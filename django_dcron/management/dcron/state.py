@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
+from django.utils import timezone
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
@@ -25,6 +26,7 @@ from django_dcron.management.dcron.output import (
     time_text,
 )
 from django_dcron.management.dcron.pid_file import PidFile
+from django_dcron.management.dcron.start_options import StartOptions
 from django_dcron.models import Node
 from django_dcron.scheduler.health_file import ProbeResult, probe
 from django_dcron.utils import time_format
@@ -57,7 +59,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if pid is None:
         _report_absence(output, file)
     stored = start_options.load_options(file)
-    since = datetime.fromisoformat(stored.started_at) if stored else None
+    since = _start_of(stored) if stored else None
     health = (
         probe(stored.health_file) if stored and stored.health_file else _health_from_heartbeat(pid)
     )
@@ -88,6 +90,15 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             ("log", log_file),
         ]
     )
+
+
+def _start_of(stored: StartOptions) -> datetime | None:
+    """Return when the node started. None if the stored text is no time, or has no time zone."""
+    try:
+        since = datetime.fromisoformat(stored.started_at)
+    except (ValueError, TypeError):
+        return None
+    return since if timezone.is_aware(since) else None
 
 
 def _health_cell(health: ProbeResult | None) -> Cell:

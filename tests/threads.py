@@ -1,6 +1,7 @@
 """Run functions concurrently, each in a thread with its own database connection."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -46,15 +47,16 @@ def repeating(work: Callable[[], object]) -> Iterator[list[BaseException]]:
 
 
 def repeat_after_contention(work: Callable[[], T]) -> T:
-    """Do the work of a worker in a thread, and repeat it until no other thread blocks it.
+    """Call `work` and return its result. Repeat it after contention, for at most `TIMEOUT` seconds.
 
-    A worker also gets its run again if it gives up, after a few repetitions.
+    Workers likewise start a blocked run later and record a blocked outcome later.
     """
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             return work()
         except OperationalError as error:
-            if not is_contention(error):
+            if not is_contention(error) or time.monotonic() >= deadline:
                 raise
 
 

@@ -1,4 +1,4 @@
-"""Test that every view reports a real fault of real processes within a minute.
+"""Test that every view reports a real fault of real processes.
 
 The dashboard, the admin index, the doctor and ``/health`` name the same problem and remedy.
 
@@ -174,8 +174,8 @@ def wait_until_healthy(page: Page) -> None:
 def wait_until_every_view_reports(problem: Problem, says: str, page: Page, index: Page) -> None:
     """Wait until every view reports the problem.
 
-    ``says`` is a pattern for the first line: the problem and its remedy. It matches any duration,
-    because a slow machine may take minutes until all views agree.
+    ``says`` is a pattern for the first line: the problem and its remedy. It has to match any
+    duration, because a slow machine may take minutes until all views agree.
     """
     wanted = re.compile(says)
 

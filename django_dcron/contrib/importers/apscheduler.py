@@ -143,7 +143,10 @@ def state_of(pickled: bytes, reader: Reader) -> dict[str, Any]:
     try:
         state = reader.read("pickle", pickled)
     except Unreadable as error:
-        raise EntryRefused(f"the job's state can't be read: {error}") from None
+        raise EntryRefused(
+            f"the job's state can't be read: {error}. The arguments of a job can only be JSON "
+            "values: let its function create other objects"
+        ) from None
     if not isinstance(state, dict) or not {"func", "trigger"} <= state.keys():
         raise EntryRefused("the stored state is not an APScheduler job")
     return state

@@ -373,7 +373,9 @@ def test_pickle_that_would_run_code_is_refused(evil_call: tuple[Any, ...], messa
 
 def test_arguments_of_custom_classes_are_refused() -> None:
     store(IntervalTrigger(hours=1), args=(SourceEntry("a", "b"),))
-    assert "django_dcron.contrib.importers.source_contents.SourceEntry" in read_entry().refused
+    refused = read_entry().refused
+    assert "django_dcron.contrib.importers.source_contents.SourceEntry" in refused
+    assert "JSON" in refused
 
 
 def test_date_argument_is_refused() -> None:

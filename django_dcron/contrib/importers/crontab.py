@@ -18,14 +18,14 @@ import pwd
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from django.core.management import get_commands
 
 from django_dcron.conf import settings
-from django_dcron.contrib.importers.crontab_lines import CrontabLine, read_lines
+from django_dcron.contrib.importers.crontab_lines import ENV, CrontabLine, read_lines
 from django_dcron.contrib.importers.management_calls import ManagementCall
 from django_dcron.contrib.importers.names import clean_name, folded, name_digest
 from django_dcron.contrib.importers.source_contents import (
@@ -84,8 +84,8 @@ def read(
             imported.append(line)
         if entry.values and entry.values["target"].startswith(shell.PREFIX):
             contents.shell[shell_name] = line.argv
-    _suggest_commands(contents, imported, shell_names)
-    _warn_about_values(contents, imported)
+    _suggest_commands(contents, imported, shell_names, without_shell=without_shell)
+    _add_notes_about_shell(contents, imported, timezone)
     if not system:
         _warn_about_users(contents, lines)
     if zones := sorted({line.timezone for line in lines if line.states_timezone} - {timezone}):
@@ -123,9 +123,24 @@ def _arguments_as_name(line: CrontabLine) -> str:
     return text if line.call.arguments and len(text) <= LONGEST_ARGUMENTS else ""
 
 
-def _warn_about_values(contents: SourceContents, lines: list[CrontabLine]) -> None:
-    """Warn about secrets that the printed settings would contain."""
-    printed = {tuple(argv) for argv in contents.shell.values()}
+def missing_commands(contents: SourceContents) -> dict[str, list[str]]:
+    """Return the commands that ``DCRON_SHELL`` doesn't have yet."""
+    return {name: argv for name, argv in contents.shell.items() if name not in settings.SHELL}
+
+
+def _add_notes_about_shell(
+    contents: SourceContents, lines: list[CrontabLine], timezone: str
+) -> None:
+    """Explain the environment of the commands, and warn about secrets in the printed settings."""
+    missing = missing_commands(contents)
+    if missing:
+        contents.notes.append(
+            "Commands in DCRON_SHELL get the environment of their worker, in which Django sets TZ "
+            "to TIME_ZONE, and DJANGO_SETTINGS_MODULE to the settings of this project. If a "
+            "command depends on TZ or calls another Django project, add to its beginning: "
+            f"'/usr/bin/env', '-u', 'DJANGO_SETTINGS_MODULE', 'TZ={timezone}'."
+        )
+    printed = {tuple(argv) for argv in missing.values()}
     secret = {
         name
         for line in lines
@@ -138,7 +153,7 @@ def _warn_about_values(contents: SourceContents, lines: list[CrontabLine]) -> No
             f"DCRON_SHELL below contains the value of {name}. If it is secret, replace it: "
             f"f\"{name}={{os.environ['{name}']}}\"."
         )
-    words = " ".join(word for argv in contents.shell.values() for word in argv).split()
+    words = " ".join(word for argv in missing.values() for word in argv).split()
     shown = redact_secrets(words)
     masked = {
         f"{words[at - 1]} {MASK}" if shown[at] == MASK else shown[at]
@@ -186,13 +201,29 @@ def _shell_names(
     times = Counter(programs.values())
     return {
         argv: defined.get(argv)
+        or _name_of_prefixed(argv)
         or (program if times[program] == 1 else f"{program}-{suffixes[argv]}")
         for argv, program in programs.items()
     }
 
 
+def _name_of_prefixed(argv: tuple[str, ...]) -> str:
+    """Return the ``DCRON_SHELL`` name of the command after ``env -u NAME``, or ""."""
+    names = (name for name in sorted(settings.SHELL) if _is_prefixed(settings.SHELL[name], argv))
+    return next(names, "")
+
+
+def _is_prefixed(defined: Sequence[Any], argv: Sequence[str]) -> bool:
+    prefix, rest = list(defined[: -len(argv)]), list(defined[-len(argv) :])
+    return rest == list(argv) and prefix[:2] == [ENV, "-u"] and ENV not in prefix[2:]
+
+
 def _suggest_commands(
-    contents: SourceContents, lines: list[CrontabLine], shell_names: dict[tuple[str, ...], str]
+    contents: SourceContents,
+    lines: list[CrontabLine],
+    shell_names: dict[tuple[str, ...], str],
+    *,
+    without_shell: bool,
 ) -> None:
     """Add the entries of ``DCRON_COMMANDS`` that lines need, and notes about ``command:NAME``.
 
@@ -208,7 +239,7 @@ def _suggest_commands(
                 missing.append(line)
                 allowed = contents.commands.setdefault(call.command, [])
                 allowed += [name for name in _argument_names(call) if name not in allowed]
-        elif shell_name not in settings.SHELL:
+        elif shell_name not in settings.SHELL and (call is None or not without_shell):
             other.append(line)
         elif call is not None and call.command in settings.COMMANDS:
             in_shell.append(shell_name)
@@ -223,7 +254,12 @@ def _suggest_commands(
             f"DCRON_SHELL and DCRON_COMMANDS both allow {name!r}. The job uses DCRON_SHELL. To "
             f"run it without a shell, remove {name!r} from DCRON_SHELL, and import again."
         )
-    if other:
+    if other and without_shell:
+        contents.notes.append(
+            "These commands need a shell, because of what precedes or follows the call, or because "
+            f"of its arguments: {', '.join(dict.fromkeys(line.program for line in other))}."
+        )
+    elif other:
         contents.notes.append(
             "A job can run a management command without a shell: with the command in "
             f"DCRON_COMMANDS, set the job's target to command:{other[0].program}. The import does "
@@ -244,7 +280,7 @@ def _argument_names(call: ManagementCall) -> list[str]:
         known = commands.argument_names(loaded)
         hidden = set(loaded.stealth_options)
         names += [name for name in known if not name.startswith("-") and name not in hidden]
-    return names
+    return list(dict.fromkeys(names))
 
 
 def _runs_as_command(line: CrontabLine, shell_name: str) -> bool:
@@ -288,9 +324,16 @@ def _job(line: CrontabLine, shell_name: str, warn: Warn) -> dict[str, Any]:
         warn(
             f"cron runs this command as user {line.user}, but a job runs as the user of its worker"
         )
-    if settings.SHELL.get(shell_name, line.argv) not in (line.argv, tuple(line.argv)):
+    defined = settings.SHELL.get(shell_name, line.argv)
+    if list(defined) != line.argv and not _is_prefixed(defined, line.argv):
         raise EntryRefused(
-            f"DCRON_SHELL already defines another command named {shell_name!r}; rename that entry"
+            f"DCRON_SHELL has another command named {shell_name!r}; if this line has changed, "
+            "remove that entry, and import again to see the new one; otherwise rename that entry"
+        )
+    if line.other_project:
+        warn(
+            f"the line calls the manage.py of another project, in {line.other_project}, so the job "
+            "runs it in a shell"
         )
     call = line.call
     more: Mapping[str, Any] = {}

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from django_dcron.contrib.importers.management_calls import (
     ManagementCall,
     called_command,
+    other_project_of,
     plain_call,
     reduced_call,
 )
@@ -23,6 +24,7 @@ from django_dcron.utils.counts import number_of
 from django_dcron.utils.docs_links import ALERTS_PAGE, with_link
 
 DEFAULT_SHELL = "/bin/sh"
+ENV = "/usr/bin/env"
 _VARIABLE = re.compile(r"""(?P<name>[^\s=]+|"[^"]*"|'[^']*')\s*=""")
 _DISABLED_VARIABLE = re.compile(r"[A-Za-z_]\w*\s*=")
 _SCRIPT_ENDING = re.compile(r"\.(?:bash|js|ksh|php|pl|py|rb|sh|zsh)$")
@@ -90,14 +92,18 @@ class CrontabLine:
     call: ManagementCall | None
     """The call of a management command that the job makes; None if it needs the shell."""
     called_command: str
-    """The management command that the line calls, possibly among other things, or ""."""
+    """The management command of this project that the line calls, possibly among other things, or
+    "".
+    """
+    other_project: str
+    """The directory of the other project whose ``manage.py`` the line calls, or ""."""
 
     @property
     def argv(self) -> list[str]:
         call = [self.shell, "-c", self.script]
         if not self.environment:
             return call
-        return ["/usr/bin/env", *(f"{name}={value}" for name, value in self.environment), *call]
+        return [ENV, *(f"{name}={value}" for name, value in self.environment), *call]
 
 
 def read_lines(
@@ -137,6 +143,7 @@ def read_lines(
         }
         command, *stdin = _split_at_percent(parts.command)
         script = _with_stdin(command, stdin)
+        other_project = other_project_of(command)
         yield CrontabLine(
             number=number,
             schedule=parts.schedule,
@@ -150,8 +157,9 @@ def read_lines(
             environment=tuple(environment.items()),
             shell=variables.get("SHELL") or DEFAULT_SHELL,  # nosec B604
             comment=description,
-            call=read_call(script, environment),
-            called_command=called_command(command),
+            call=None if other_project else read_call(script, environment),
+            called_command="" if other_project else called_command(command),
+            other_project=other_project,
         )
 
 

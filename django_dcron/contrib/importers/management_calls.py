@@ -2,17 +2,22 @@
 
 Invariants:
 
-- ``plain_call`` accepts only a command that does the same without a shell.
+- ``plain_call`` accepts only a command that does the same without a shell, apart from its
+  directory.
 - ``reduced_call`` also accepts one that does more than the call, and lists what the job omits.
 - Neither accepts arguments that a shell would expand, or another program after the call.
+- The caller passes no command that calls the ``manage.py`` of another project
+  (``other_project_of``).
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from django_dcron.policies.overlap import OverlapPolicy
@@ -20,7 +25,7 @@ from django_dcron.policies.overlap import OverlapPolicy
 _NAME = r"(?P<name>[A-Za-z_][\w-]*)"
 _CALLED = re.compile(r"(?:^|[\s/])(?:manage\.py|django-admin)\s+([A-Za-z_][\w-]*)")
 _PLAIN = re.compile(
-    r"(?:cd\s+[\w./-]+\s*&&\s*)?(?:[\w./-]*python[\d.]*\s+)?(?:[\w./-]*/)?manage\.py\s+"
+    r"(?:cd\s+(?P<directory>[\w./-]+)\s*&&\s*)?(?:[\w./-]*python[\d.]*\s+)?(?:[\w./-]*/)?manage\.py\s+"
     rf"{_NAME}(?P<args>(?:\s+[\w./:=@,+-]+)*)"
     r"(?:\s+[1&]?>>?\s*/dev/null(?:\s+2>\s*(?:&1|/dev/null))?)?\s*"
 )
@@ -29,7 +34,7 @@ which the run of a job keeps.
 """
 _PREFIX = re.compile(
     r"""
-    (?: cd\s+[\w./~-]+\s*(?:&&|;)
+    (?: cd\s+(?P<directory>[\w./~-]+)\s*(?:&&|;)
     | (?:\.|source)\s+[\w./~-]+/activate\s*(?:&&|;)
     | (?P<variable>[A-Za-z_]\w*)=(?:"[^"$`\\]*"|'[^']*'|[\w./:@,+-]*)
     | (?:/usr/bin/)?env
@@ -52,6 +57,8 @@ _FAILING_OPTIONS = frozenset({"--nb", "--nonblock", "--wait", "--timeout"})
 """Options with which ``flock`` exits if it doesn't get the lock."""
 _NOT_EXCLUSIVE = re.compile(r"(?:^|\s)(?:-\w*[su]|--shared|--unlock)")
 """Options with which a lock doesn't exclude another call of the line."""
+MANAGE_PY = "manage.py"
+_WORDS = re.compile(r"[\s;&|()\"']+")
 _NOT_NEEDED = frozenset({"PATH"})
 """Variables that a job doesn't get: its worker has already found Python."""
 _PROJECT_OPTIONS = ("--settings", "--pythonpath")
@@ -75,6 +82,35 @@ def called_command(command: str) -> str:
     return match[1] if match else ""
 
 
+def other_project_of(command: str) -> str:
+    """Return the directory of the ``manage.py`` that the command calls, if it isn't this project's.
+
+    Returns "" if this process can't read that file, because a crontab may come from another
+    machine. A copy of this project's file belongs to this project.
+    """
+    try:
+        called = _called_file(command)
+        own = Path(sys.argv[0])
+        own = own if own.name == MANAGE_PY else Path.cwd() / MANAGE_PY
+        differs = called is not None and called.read_bytes() != own.read_bytes()
+    except (OSError, RuntimeError, ValueError):  # no such file or user, or an invalid path
+        return ""
+    return str(called.parent) if called is not None and differs else ""
+
+
+def _called_file(command: str) -> Path | None:
+    """Return the absolute path of the ``manage.py`` that the command calls, or None."""
+    directory, before = Path(), ""
+    for word in _WORDS.split(command):
+        if before == "cd":
+            directory = Path(directory, Path(word).expanduser())
+        elif word == MANAGE_PY or word.endswith(f"/{MANAGE_PY}"):
+            called = Path(directory, Path(word).expanduser())
+            return called if called.is_absolute() else None
+        before = word
+    return None
+
+
 def plain_call(command: str, variables: Collection[str]) -> ManagementCall | None:
     """Return the call if the command does nothing else.
 
@@ -87,6 +123,7 @@ def plain_call(command: str, variables: Collection[str]) -> ManagementCall | Non
     if any(_is_project_option(word) for word in arguments):
         return None
     omitted = [f"its variable {name}" for name in variables]
+    omitted += [f"its directory {match['directory']}"] if match["directory"] else []
     omitted += ["its redirection to /dev/null"] if ">" in command else []
     return ManagementCall(match["name"], arguments, tuple(omitted))
 
@@ -97,6 +134,8 @@ def reduced_call(command: str, variables: Collection[str]) -> ManagementCall | N
     fields: dict[str, Any] = {}
     while prefix := _PREFIX.match(command, start):
         start = prefix.end()
+        if prefix["directory"]:
+            omitted.append(f"its directory {prefix['directory']}")
         if prefix["variable"]:
             omitted.append(f"its variable {prefix['variable']}")
         if prefix["priority"]:

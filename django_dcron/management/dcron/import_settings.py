@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from django_dcron import targets
 from django_dcron.conf import settings
+from django_dcron.contrib.importers.crontab import missing_commands
 from django_dcron.contrib.importers.entry_plans import EntryPlan, ImportOutcome
 from django_dcron.contrib.importers.source_contents import SourceContents
 from django_dcron.exceptions import InvalidValue
@@ -19,7 +20,7 @@ def show_missing_settings(
 ) -> None:
     """Show how many entries need the settings that ``show_settings`` prints below the plans."""
     allowed_later = {
-        *(f"{shell.PREFIX}{name}" for name in contents.shell if name not in settings.SHELL),
+        *(f"{shell.PREFIX}{name}" for name in missing_commands(contents)),
         *(f"{commands.PREFIX}{name}" for name in contents.commands),
     }
     queues = missing_queues(plans)
@@ -43,8 +44,7 @@ def show_settings(out: Output, contents: SourceContents, plans: Iterable[EntryPl
 
     The entries of ``DCRON_SHELL`` may contain secrets, so the present ones aren't shown.
     """
-    missing = {name: argv for name, argv in contents.shell.items() if name not in settings.SHELL}
-    if missing:
+    if missing := missing_commands(contents):
         present = ["**DCRON_SHELL"] if settings.SHELL else []
         where = ", below DCRON_SHELL" if settings.SHELL else ""
         out.line(f"Add these commands to your settings{where}:")

@@ -435,6 +435,84 @@ def test_job_keeps_its_name_and_target_if_a_line_is_added_and_removed(
     assert Job.objects.get(pk=job.pk).schedule == "0 1 * * *"
 
 
+def test_entry_with_another_environment_keeps_its_job(tmp_path: Path, settings: Settings) -> None:
+    """A person adds to the beginning of the entries what the import's note says."""
+    file = tmp_path / "crontab"
+    settings.DCRON_SHELL = {}
+    file.write_text("\n".join(["MAILHOST=a", *LINES]))
+    document = call("import", str(file), "--json").json
+    (note,) = [note for note in document["notes"] if "DJANGO_SETTINGS_MODULE" in note]
+    prefix = re.findall(r"'([^']+)'", note)
+    assert prefix[:3] == ["/usr/bin/env", "-u", "DJANGO_SETTINGS_MODULE"]
+    apply_lines(file, settings, ["MAILHOST=a", *LINES])
+    before = {*Job.objects.values_list("pk", "name", "target")}
+    settings.DCRON_SHELL = {name: [*prefix, *argv] for name, argv in document["shell"].items()}
+    for lines in (LINES, LINES[:1], LINES):
+        file.write_text("\n".join(["MAILHOST=a", *lines]))
+        again = call("import", str(file), "--apply", "--json").json
+        assert again["counts"]["same"] == len(lines)
+    assert {*Job.objects.values_list("pk", "name", "target")} == before
+
+
+def test_prefixed_entry_of_a_line_with_variables_is_not_that_of_one_without(
+    tmp_path: Path, settings: Settings
+) -> None:
+    prefix = ["/usr/bin/env", "-u", "A", "/usr/bin/env", "SHOP=a"]
+    settings.DCRON_SHELL = {"sync": [*prefix, "/bin/sh", "-c", "/srv/sync"]}
+    assert "another command named 'sync'" in only("0 1 * * * /srv/sync").refused
+    assert not only("SHOP=a\n0 1 * * * /srv/sync").refused
+
+
+def test_line_of_another_project_stays_in_the_shell(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("own", "a"), ("copy", "a"), ("other", "b")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manage.py").write_text(text)
+    monkeypatch.chdir(tmp_path / "own")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings.DCRON_COMMANDS = ["check"]
+    for call_text in (
+        f"cd {tmp_path}/other && venv/bin/python manage.py",
+        f"{tmp_path}/other/manage.py",
+        f"cd {tmp_path} && cd other && python manage.py",
+        "cd ~/other && python manage.py",
+        "python ~/other/manage.py",
+    ):
+        for options in ({}, {"without_shell": True}):
+            contents = read(f"0 1 * * * {call_text} check", **options)
+            (entry,) = contents.entries
+            assert entry.values["target"] == "shell:check"
+            assert f"another project, in {tmp_path}/other" in entry.warnings[0]
+            assert not any("without a shell" in note for note in contents.notes)
+    for directory in (tmp_path / "own", tmp_path / "copy", "/srv/elsewhere", f"/{'x' * 300}"):
+        entry = only(f"0 1 * * * cd {directory} && python manage.py check")
+        assert entry.values["target"] == "command:check"
+        assert f"its directory {directory}" in entry.warnings[0]
+
+
+def test_printed_settings_are_explained_only_if_there_are_any(settings: Settings) -> None:
+    text = "API_TOKEN=abc\n0 1 * * * send --all\n"
+    contents = read(text)
+    assert any("API_TOKEN" in note for note in contents.notes)
+    assert any("DJANGO_SETTINGS_MODULE" in note for note in contents.notes)
+    settings.DCRON_SHELL = contents.shell
+    assert not any("DCRON_SHELL" in note for note in read(text).notes)
+
+
+def test_command_that_needs_a_shell_is_named_with_without_shell(settings: Settings) -> None:
+    contents = read("0 0 * * * python manage.py check $TAG", without_shell=True)
+    (note,) = [note for note in contents.notes if "need a shell" in note]
+    assert "check" in note
+    assert "--without-shell" not in note
+
+
+def test_repeated_option_of_a_call_is_listed_once(settings: Settings) -> None:
+    settings.DCRON_COMMANDS = []
+    contents = read("0 0 * * * python manage.py check --tag=models --tag=urls")
+    assert contents.commands == {"check": ["--tag"]}
+
+
 def test_job_follows_its_line_if_the_schedule_changes(tmp_path: Path, settings: Settings) -> None:
     file = tmp_path / "crontab"
     settings.DCRON_SHELL = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -17,6 +19,9 @@ LONGEST_REASON = 150
 """The maximum number of characters of a reason, without the user's name."""
 LONGEST_SIGNATURE = 100
 """The user's name is shortened to this number of characters. The column has 255 for both."""
+
+_SIGNATURE = re.compile(r" \([^()]+\)|\uff08[^\uff08\uff09]+\uff09")
+"""A name as ``signed_reason`` adds it in any language. Chinese has full-width parentheses."""
 
 STATE_NAMES = {
     State.PENDING: gettext_noop("pending"),
@@ -92,3 +97,11 @@ def unsigned_reason(reason: str, name: str) -> str:
         return ""
     _start, _mark, signature = signed_reason("\0", name).partition("\0")
     return reason.removesuffix(signature)
+
+
+def has_reason(job: Job, reason: str) -> bool:
+    """Return whether the job is paused for this reason, with or without a user's name."""
+    if job.enabled or not job.pause_reason.startswith(reason):
+        return False
+    rest = job.pause_reason.removeprefix(reason)
+    return not rest or _SIGNATURE.fullmatch(rest) is not None

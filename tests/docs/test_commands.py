@@ -185,7 +185,8 @@ def prepare(command: DocumentedCommand) -> list[str]:
     if words[0] == "unfreeze":
         control.freeze("deploy", *words[2:])
     if words[0] == "resume":
-        control.pause_many(Job.objects.all(), "deploy")
+        reason = words[words.index("--reason") + 1] if "--reason" in words else "deploy"
+        control.pause_many(Job.objects.all(), reason)
     if words[0] in ("run", "backfill") and not {"--no-wait", "--dry-run"} & {*words}:
         without_timeout = re.sub(r" --timeout \S+", "", command.arguments)
         return [*shlex.split(without_timeout), "--no-wait"]  # no node runs here

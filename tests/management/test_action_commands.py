@@ -16,12 +16,14 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import DatabaseError, OperationalError, connection
 from django.test.utils import CaptureQueriesContext
+from django.utils.translation import override
 from pytest_django import Settings
 
 from django_dcron import control, targets
 from django_dcron.db.error_remedies import with_remedy
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.system_health import read_verdict
+from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.commands.dcron import Command
@@ -688,6 +690,54 @@ def test_skipped_jobs_have_a_line_for_each_reason() -> None:
         "skipped 5 jobs (job-0, job-1, job-2, and 2 more)",
     ]
     assert set(skipped) < set(call("resume", "--all", "--yes")[1].splitlines())
+
+
+def test_resume_selects_jobs_by_the_reason_of_their_pause() -> None:
+    reasons = {
+        "typed": "deploy",
+        "by-ada": "deploy (ada)",
+        "longer": "deploy of shop (ada)",
+        "other-team": "deploy (shop) (ada)",
+        "contained": "before deploy",
+        "other-case": "Deploy",
+    }
+    make_idle_job(name="enabled")
+    for name, reason in reasons.items():
+        control.pause(make_idle_job(name=name), reason)
+    make_idle_job(name="by-me")
+    call("pause", "by-me", "--reason", "deploy")
+    assert call("resume", "--reason", "deploy")[0] == 2, "asks for confirmation"
+    code, shown = document("resume", "--reason", "deploy", "--yes")
+    assert {each["job"] for each in shown["results"]} == {"typed", "by-ada", "by-me"}
+    assert (code, shown["skipped"]) == (0, [])
+    assert paused_jobs() == {"longer", "other-team", "contained", "other-case"}
+    assert call("resume", "--reason", reasons["longer"], "--yes")[0] == 0
+    assert paused_jobs() == {"other-team", "contained", "other-case"}
+
+
+@pytest.mark.parametrize("language", ["en", "de", "zh-hans"])
+def test_resume_knows_signed_reasons_of_all_languages(language: str) -> None:
+    with override(language):
+        control.pause(make_idle_job(), signed_reason("deploy", "ada@example.com"))
+    assert call("resume", "--reason", "deploy", "--yes")[0] == 0
+    assert paused_jobs() == set()
+
+
+def test_reason_of_the_pause_is_combined_like_a_filter() -> None:
+    for job in make_shop():
+        control.pause(job, "deploy")
+    assert call("resume", "--all", "--reason", "deploy", "--yes")[0] == 2
+    assert call("resume", "shop/import", "--reason", "deploy", "--yes")[0] == 2
+    assert call("resume", "--namespace", "shop", "--reason", "", "--yes")[0] == 2
+    assert len(paused_jobs()) == 3
+    assert call("resume", "shop/exp*", "--reason", "deploy", "--yes")[0] == 0
+    assert call("resume", "--namespace", "shop", "--reason", "deploy", "--yes")[0] == 0
+    assert paused_jobs() == {"import"}
+    code, message = call("resume", "--namespace", "default", "--reason", "backup", "--yes")
+    assert (code, "'backup'" in message) == (1, True)
+    assert "manage.py dcron list --paused --json" in message
+    assert "--reason" in call("resume")[1]
+    assert "--reason" not in call("cancel")[1]
 
 
 def test_selection_does_not_resume_undeclared_jobs() -> None:

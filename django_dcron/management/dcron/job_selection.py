@@ -21,6 +21,7 @@ from django_dcron.diagnosis.job_list import (
     status_of,
 )
 from django_dcron.diagnosis.job_source import ADMIN, CODE
+from django_dcron.jobs.action_texts import has_reason
 from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP
@@ -130,19 +131,21 @@ def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]
 
     ``find`` returns the row, a job or a run, for an exact name or id.
 
-    Raises ``CommandError`` if nothing is selected.
+    ``--reason`` of ``resume`` is a filter, too. Raises ``CommandError`` if nothing is selected.
     """
     names, filters = options["names"], filter_of(options)
+    pause_reason: str | None = options.get("pause_reason")
     patterns = [name for name in names if is_pattern(name)]
-    is_filtered = filters != JobFilter()
+    is_filtered = filters != JobFilter() or pause_reason is not None
     if options["all"] and (names or is_filtered):
         raise usage_error("--all can't be combined with names or filters.")
     if is_filtered and len(patterns) < len(names):
         raise usage_error("Filters can be combined with patterns, but not with names.")
     if not (names or is_filtered or options["all"]):
+        reason_option = "--reason, " if "pause_reason" in options else ""
         raise usage_error(
             "Nothing is selected. Name the jobs, or use a pattern, --namespace, --tag, --search, "
-            "--source, --queue, --state or --all."
+            f"--source, --queue, {reason_option}--state or --all."
         )
     if not names:
         rows: list[T | Job] = list(jobs(filters))
@@ -152,6 +155,13 @@ def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]
             rows += _matching(name, filters) if is_pattern(name) else [find(name)]
     if not rows:
         raise negative_result("No jobs match.")
+    if pause_reason is not None:
+        rows = [row for row in rows if isinstance(row, Job) and has_reason(row, pause_reason)]
+    if not rows:
+        raise negative_result(
+            f"No selected job is paused for the reason {pause_reason!r}. To see the reasons: "
+            "manage.py dcron list --paused --json"
+        )
     unique = {(type(row), row.pk): row for row in rows}
     return SelectedRows(list(unique.values()), by_criteria=bool(patterns) or not names)
 

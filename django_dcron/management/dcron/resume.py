@@ -18,6 +18,7 @@ from django_dcron.jobs.bulk_skips import why_not_resumed
 from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
+from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
@@ -26,24 +27,34 @@ from django_dcron.models import Cursor, Job
 HELP = (
     "Resume jobs. Occurrences during the pause aren't run; use dcron backfill for them. A "
     "selection by pattern or option skips jobs that aren't paused or that code no longer "
-    "declares, and asks for confirmation; it includes jobs that were paused for other reasons. "
-    "Exit codes: 1 if a job couldn't be resumed (the others are) or none match; 2 if there is no "
-    "such job and nothing was done."
+    "declares, and asks for confirmation. Without --reason, it includes jobs that were paused for "
+    "other reasons. Exit codes: 1 if a job couldn't be resumed (the others are) or none match; 2 "
+    "if there is no such job and nothing was done."
 )
 EXAMPLES = """
 resume nightly-report
 resume import-orders sync-stock
 resume --namespace shop --dry-run
+resume --reason deploy --yes
 """
 
 
 def add_arguments(parser: CommandParser) -> None:
     add_selection(parser)
+    parser.add_argument(
+        "--reason",
+        dest="pause_reason",
+        metavar="TEXT",
+        help="only jobs that were paused with this reason; the user name that the pause added can "
+        "be omitted",
+    )
     bulk_actions.add_confirmation(parser)
     add_json(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
+    if options["pause_reason"] is not None and not options["pause_reason"].strip():
+        raise usage_error("--reason is empty. Enter the reason of the pause, or omit the option.")
     selected = select(options, find_job)
     skipped = bulk_actions.skipped_jobs(selected, why_not_resumed)
     plan = Plan(

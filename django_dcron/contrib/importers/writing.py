@@ -27,7 +27,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.updates import update_each
 from django_dcron.exceptions import BulkSaveError, Conflict
 from django_dcron.jobs.batching import REFUSALS
-from django_dcron.jobs.locking import lock_all
+from django_dcron.jobs.locking import check_version, lock_all, lock_jobs
 from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN
 from django_dcron.jobs.sync.changes import messages_of
@@ -42,6 +42,11 @@ CHANGED_MEANWHILE = "changed or deleted by someone else during the import; run t
 CREATED_MEANWHILE = "created by someone else during the import; run the import again"
 CONTINUES = "handover: continues after the last run in the source"
 """The reason of a pause that the same transaction ends. The audit log shows it."""
+ORIGIN_FIELDS = [
+    field
+    for field in Job._meta.concrete_fields
+    if field.name in {"import_source", "import_key", "imported"}
+]
 WITHOUT_CALENDAR = "calendar: the calendar can't be imported"
 
 
@@ -111,12 +116,27 @@ def _write_batch(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
 
 
 def _write_changes(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
-    jobs = {number: plan.job for number, plan in enumerate(plans) if plan.job is not None}
+    jobs = {
+        number: plan.job
+        for number, plan in enumerate(plans)
+        if plan.job is not None and not _changes_only_origin(plan)
+    }
     errors = control.save_many(jobs.values(), keep_going=True) if jobs else {}
     refused = dict(zip(jobs, map(errors.get, range(len(jobs))), strict=True))
+    origins = [plan for plan in plans if _changes_only_origin(plan)]
+    repeats_origins = bool(origins) and _error_of(partial(_save, origins)) is not None
     for number, plan in enumerate(plans):
         error = refused.get(number)
-        yield plan if error is None else _refusal(plan, error)
+        if repeats_origins and _changes_only_origin(plan):
+            yield _write(plan)
+        else:
+            yield plan if error is None else _refusal(plan, error)
+
+
+def _changes_only_origin(plan: EntryPlan) -> bool:
+    """Return whether only the job's source, its key there or the stored values change."""
+    has_job = plan.job is not None and plan.existing is not None
+    return has_job and not plan.changes and plan.ran_until is None
 
 
 def _predecessors_first(plans: list[EntryPlan]) -> list[EntryPlan]:
@@ -173,13 +193,28 @@ def _save_all(plans: Sequence[EntryPlan], *, release_keys: bool) -> list[Job]:
             for job in jobs:
                 _release_key(job)
         lock_all({job.pk for job in jobs if not job._state.adding}, using)
-        _begin_after_the_source(list(zip(plans, jobs, strict=True)))
-        control.save_many(jobs)
-        _claim_passed_starts(list(zip(plans, jobs, strict=True)))
-        for plan, job in zip(plans, jobs, strict=True):
+        pairs = list(zip(plans, jobs, strict=True))
+        _begin_after_the_source(pairs)
+        control.save_many([job for plan, job in pairs if not _changes_only_origin(plan)])
+        _write_origins([job for plan, job in pairs if _changes_only_origin(plan)], using)
+        _claim_passed_starts(pairs)
+        for plan, job in pairs:
             if plan.ran_until is not None and _is_running_shadow(plan):
                 _repeat_latest(job, plan.ran_until)
     return jobs
+
+
+def _write_origins(jobs: Sequence[Job], using: str) -> None:
+    """Write the origins of locked jobs that don't change otherwise. Raises ``Conflict``.
+
+    The version stays the same and the audit log gets no entry, because no field changes that a
+    person can set.
+    """
+    stored = lock_jobs({job.pk for job in jobs}, using)
+    for job in jobs:
+        check_version(stored.get(job.pk), job.version)
+    if jobs:
+        update_each(Job.objects.using(using), jobs, ORIGIN_FIELDS)
 
 
 def _is_running_shadow(plan: EntryPlan) -> bool:

@@ -524,6 +524,21 @@ def test_job_follows_its_line_if_the_schedule_changes(tmp_path: Path, settings: 
     assert dict(Job.objects.values_list("pk", "name")) == names
 
 
+def test_repeated_import_logs_no_change_without_a_field(tmp_path: Path, settings: Settings) -> None:
+    file = tmp_path / "crontab"
+    settings.DCRON_SHELL = {}
+    apply_lines(file, settings, LINES[:1])
+    job = Job.objects.get()
+    job.schedule = "5 5 * * *"
+    control.save(job)
+    applied = apply_lines(file, settings, ["0 9 * * * /a/backup.sh"])
+    assert applied["counts"]["kept"] == 1
+    applied = apply_lines(file, settings, ["5 5 * * * /a/backup.sh"])
+    assert applied["counts"]["same"] == 1
+    logged = call("audit", "--action", "change", "--json").json["entries"]
+    assert [entry["after"] for entry in logged] == [{"schedule": "5 5 * * *"}]
+
+
 def test_deleted_job_does_not_hide_other_line_with_its_name(
     tmp_path: Path, settings: Settings
 ) -> None:

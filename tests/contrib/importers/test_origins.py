@@ -23,7 +23,7 @@ from django_dcron.contrib.importers.entry_plans import (
 from django_dcron.contrib.importers.schedule_fields import LONG_INTERVAL, next_due
 from django_dcron.contrib.importers.source_contents import SourceEntry
 from django_dcron.contrib.importers.writing import CREATED_MEANWHILE, apply_entry_plans
-from django_dcron.models import Job
+from django_dcron.models import AuditAction, AuditEntry, Job
 from django_dcron.models.job_states import EXHAUSTED
 from tests.factories import make_job
 
@@ -159,6 +159,7 @@ def test_entries_with_new_keys_are_recognized_by_their_names() -> None:
     import_entries(entry("b", "1", schedule="@hourly"), entry("a", "2"))
     jobs = Job.objects.order_by("name").values_list("name", "schedule", "import_key")
     assert [*jobs] == [("a", "@daily", "2"), ("b", "@hourly", "1")]
+    assert not AuditEntry.objects.filter(action=AuditAction.CHANGE).exists()
 
 
 def test_refused_job_does_not_take_the_key_of_another() -> None:
@@ -235,6 +236,47 @@ def test_edited_field_is_kept_and_others_follow_the_source() -> None:
     assert plan(entry(priority=2))[0].kept == {"schedule": ("@weekly", "@daily")}
     import_entries(entry(schedule="@hourly", priority=2), overwrite=["schedule"])
     assert Job.objects.get().schedule == "@hourly"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "outcome"),
+    [("@hourly", ImportOutcome.KEPT), ("@weekly", ImportOutcome.SAME)],
+)
+def test_stored_values_of_the_source_are_no_change_of_the_job(
+    schedule: str, outcome: ImportOutcome
+) -> None:
+    entries = [entry(name, name) for name in "abc"]
+    import_entries(*entries)
+    for job in Job.objects.exclude(name="c"):
+        job.schedule = "@weekly"
+        control.save(job)
+    audited = AuditEntry.objects.count()
+    changed = [entry(name, name, schedule=schedule) for name in "ab"]
+    assert kinds(import_entries(*changed, entry("c", "c", schedule="@hourly"))) == [
+        outcome,
+        outcome,
+        ImportOutcome.CHANGE,
+    ]
+    (logged,) = AuditEntry.objects.order_by("pk")[audited:]
+    assert (logged.label, logged.after) == ("c", {"schedule": "@hourly"})
+    for job in Job.objects.exclude(name="c"):
+        assert job.imported is not None
+        assert (job.schedule, job.imported["values"]["schedule"]) == ("@weekly", schedule)
+        assert job.version == 2
+
+
+def test_only_unchanged_jobs_get_new_values_of_the_source() -> None:
+    import_entries(entry("a", "1"), entry("b", "2"))
+    for job in Job.objects.all():
+        job.schedule = "@weekly"
+        control.save(job)
+    plans = plan(entry("a", "1", schedule="@hourly"), entry("b", "2", schedule="@hourly"))
+    a = Job.objects.get(name="a")
+    a.max_attempts = 5
+    control.save(a)
+    assert kinds(list(apply_entry_plans(plans))) == [ImportOutcome.REFUSED, ImportOutcome.KEPT]
+    stored = {job.name: (job.imported or {})["values"]["schedule"] for job in Job.objects.all()}
+    assert stored == {"a": "@daily", "b": "@hourly"}
 
 
 def test_field_set_to_the_source_value_follows_the_source_again() -> None:

@@ -74,6 +74,8 @@ WEEKS_NOT_EXPRESSIBLE = (
     "schedules can't select weeks of the year; for every second week, use @rrule with "
     "FREQ=WEEKLY;INTERVAL=2"
 )
+DEFAULT_MISFIRE_GRACE = 1
+"""Seconds."""
 CLEANUP = "delete_old_job_executions"
 """The function in the README of django-apscheduler that projects copy."""
 OTHER_STORES = (
@@ -169,10 +171,12 @@ def _job(row: RowReader, now: datetime, reader: Reader, warn: Warn) -> dict[str,
     trigger = state["trigger"]
     jitter = getattr(trigger, "jitter", None)
     return {
+        **_description_field(state),
         "target": str(state["func"]).replace(":", "."),
         "args": check_json("args", list(state.get("args") or ())),
         "kwargs": check_json("kwargs", state.get("kwargs") or {}),
         "jitter": timedelta(seconds=jitter or 0),
+        "start_deadline": _start_deadline(state, warn),
         "overlap_policy": "allow" if instances > 1 else "skip",
         "enabled": not paused,
         "pause_reason": WAS_PAUSED if paused else "",
@@ -180,6 +184,26 @@ def _job(row: RowReader, now: datetime, reader: Reader, warn: Warn) -> dict[str,
         "ends_at": getattr(trigger, "end_date", None),
         **_schedule_fields(trigger, now, warn),
     }
+
+
+def _start_deadline(state: dict[str, Any], warn: Warn) -> timedelta | None:
+    """Return how late a run may start. APScheduler's default of a second becomes no deadline."""
+    grace = state.get("misfire_grace_time", DEFAULT_MISFIRE_GRACE)
+    if grace == DEFAULT_MISFIRE_GRACE:
+        return None  # coalesce has no effect: an interval is at least as long
+    if not state.get("coalesce", True):
+        warn(
+            "coalesce=False has no equivalent; of several late occurrences, only the latest one "
+            "runs. To run each of them, set the job's misfire_policy to run_all"
+        )
+    return None if grace is None else timedelta(seconds=grace)
+
+
+def _description_field(state: dict[str, Any]) -> dict[str, str]:
+    """Return the name as the description, unless it is the id or APScheduler's default."""
+    name = state.get("name")
+    default = str(state["func"]).rpartition(":")[2]
+    return {} if name in (None, "", state.get("id"), default) else {"description": str(name)}
 
 
 def _schedule_fields(trigger: Any, now: datetime, warn: Warn) -> dict[str, Any]:

@@ -50,6 +50,8 @@ pytestmark = pytest.mark.django_db
 NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)
 FAR = datetime(2090, 5, 4, 9, 30, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
+MODIFIED = ("next_run_time", "misfire_grace_time", "coalesce", "max_instances")
+"""Options that a scheduler sets when it starts."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,7 +69,7 @@ def store(trigger: Any, **options: Any) -> None:
     )
     job._modify(
         **{"next_run_time": FAR, "misfire_grace_time": 1, "coalesce": True, "max_instances": 1}
-        | {name: options[name] for name in ("next_run_time", "max_instances") if name in options}
+        | {name: options[name] for name in MODIFIED if name in options}
     )
     DjangoJobStore().add_job(job)
 
@@ -239,6 +241,35 @@ def test_paused_job_with_several_instances_is_imported() -> None:
     assert (values["enabled"], values["overlap_policy"]) == (False, "allow")
     assert "max_instances=3" in " ".join(read_entry().warnings)
     assert "executor 'threads'" in read_entry().warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "deadline", "warned"),
+    [
+        ({}, None, False),
+        ({"misfire_grace_time": 300}, timedelta(minutes=5), False),
+        ({"misfire_grace_time": 300, "coalesce": False}, timedelta(minutes=5), True),
+        ({"misfire_grace_time": None}, None, False),
+        ({"misfire_grace_time": None, "coalesce": False}, None, True),
+        ({"coalesce": False}, None, False),
+    ],
+)
+def test_misfire_grace_time_becomes_the_start_deadline(
+    options: dict[str, Any], deadline: timedelta | None, warned: bool
+) -> None:
+    store(IntervalTrigger(hours=1), **options)
+    entry = read_entry()
+    assert entry.values["start_deadline"] == deadline
+    assert ("coalesce" in " ".join(entry.warnings)) is warned
+
+
+@pytest.mark.parametrize(
+    ("name", "description"), [("Nightly report", "Nightly report"), ("a", None), ("report", None)]
+)
+def test_name_becomes_the_description(name: str, description: str | None) -> None:
+    store(IntervalTrigger(hours=1), name=name)
+    values = read_entry().values
+    assert values.get("description") == description
 
 
 @pytest.mark.parametrize(
@@ -448,6 +479,7 @@ MALFORMED: list[Any] = [
     {"func": "x:y", "trigger": every(), "args": ("\0", "\ud800")},
     {"func": "x:y", "trigger": every(), "max_instances": "many"},
     {"func": "x:y", "trigger": every(), "executor": {}},
+    {"func": "x:y", "trigger": every(), "misfire_grace_time": "long"},
     {1: 2},
 ]
 

@@ -57,7 +57,10 @@ SOURCE = "django-apscheduler"
 WAS_PAUSED = "was paused in APScheduler"
 HINTS = {
     "AndTrigger": "use one schedule that covers all its triggers",
-    "OrTrigger": "create one job for each of its triggers",
+    "OrTrigger": (
+        "only cron triggers with the same time zone, start and end can be combined; create one job "
+        "for each of its triggers"
+    ),
 }
 FIELDS: dict[str, FieldKind] = {
     "second": SECOND,
@@ -68,6 +71,7 @@ FIELDS: dict[str, FieldKind] = {
     "day_of_week": DAY_OF_WEEK,
     "year": YEAR,
 }
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 RENAMED = {"day": "day_of_month"}
 LAST_WEEK = 53
 WEEKS_NOT_EXPRESSIBLE = (
@@ -213,10 +217,62 @@ def _schedule_fields(trigger: Any, now: datetime, warn: Warn) -> dict[str, Any]:
     if kind == "IntervalTrigger":
         return interval_fields(trigger.interval)
     if kind == "CronTrigger":
+        _warn_about_weekday_numbers(trigger, warn)
         return {"schedule": _cron(trigger), "timezone": zone_name(trigger.timezone)}
+    if kind == "OrTrigger" and (parts := _cron_triggers_of(trigger)):
+        return _fields_of_lines(parts, warn)
     raise EntryRefused(
         f"the trigger {kind} has no equivalent; {HINTS.get(kind, 'choose another schedule')}"
     )
+
+
+def _cron_triggers_of(trigger: Any) -> list[Record]:
+    """Return the triggers of an ``OrTrigger`` if the lines of one schedule can express them.
+
+    Otherwise, return an empty list.
+    """
+    parts = [
+        Record(str(reference).rpartition(":")[2], state) for reference, state in trigger.triggers
+    ]
+    if any(part.kind != "CronTrigger" or part.jitter for part in parts):
+        return []
+    bounds = {(zone_name(part.timezone), part.start_date, part.end_date) for part in parts}
+    return parts if len(bounds) == 1 else []
+
+
+def _fields_of_lines(parts: list[Record], warn: Warn) -> dict[str, Any]:
+    """Return the fields of a schedule with one line for each cron trigger."""
+    for part in parts:
+        _warn_about_weekday_numbers(part, warn)
+    return {
+        "schedule": "\n".join(dict.fromkeys(map(_cron, parts))),
+        "timezone": zone_name(parts[0].timezone),
+        "starts_at": parts[0].start_date,
+        "ends_at": parts[0].end_date,
+    }
+
+
+def _warn_about_weekday_numbers(trigger: Any, warn: Warn) -> None:
+    """Warn that APScheduler counts weekdays from Monday, because crontabs count from Sunday."""
+    (field,) = (field for field in trigger.fields if field.name == "day_of_week")
+    numeric = [each for each in field.expressions if _kind(each) != "WeekdayRangeExpression"]
+    days = set().union(*(_values(DAY_OF_WEEK, each) for each in numeric))
+    if numeric and len(_part(DAY_OF_WEEK, field).values) < len(WEEKDAYS):
+        text = ",".join(map(_range_text, numeric))
+        names = ", ".join(WEEKDAYS[number] for number in range(7) if (number + 1) % 7 in days)
+        warn(
+            f"APScheduler counts weekdays from Monday = 0, so {text} is {names}; check whether "
+            "that was meant"
+        )
+
+
+def _range_text(expression: Any) -> str:
+    """Return a range of numbers as APScheduler writes it, such as ``1-5`` or ``*/2``."""
+    first, last = getattr(expression, "first", None), getattr(expression, "last", None)
+    text = "*" if first is None else str(first)
+    if last not in (None, first):
+        text += f"-{last}"
+    return f"{text}/{expression.step}" if expression.step else text
 
 
 def _cron(trigger: Any) -> str:

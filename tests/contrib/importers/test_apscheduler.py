@@ -244,6 +244,76 @@ def test_paused_job_with_several_instances_is_imported() -> None:
 
 
 @pytest.mark.parametrize(
+    ("day_of_week", "warned"),
+    [
+        ("1-5", "1-5 is Tuesday, Wednesday, Thursday, Friday, Saturday;"),
+        ("mon,4,6", "4,6 is Friday, Sunday;"),
+        ("*/2", "*/2 is Monday, Wednesday, Friday, Sunday;"),
+        ("mon-fri", ""),
+        ("0-6", ""),
+        ("*", ""),
+    ],
+)
+def test_numbers_of_weekdays_have_a_warning(day_of_week: str, warned: str) -> None:
+    trigger = CronTrigger.from_crontab(f"0 9 * * {day_of_week}", timezone="UTC")
+    store(trigger)
+    (*_, warning) = ("", *read_entry().warnings)
+    assert (warned in warning, bool(warning)) == (True, bool(warned))
+
+
+def weekend(**more: Any) -> CronTrigger:
+    return CronTrigger(**{"day_of_week": "sat", "hour": 11, "timezone": BERLIN} | more)
+
+
+def working_days(**more: Any) -> CronTrigger:
+    return CronTrigger(**{"day_of_week": "mon-fri", "hour": 9, "timezone": BERLIN} | more)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "rest"),
+    [
+        ({}, {"second": 30}),
+        ({"start_date": NOW + timedelta(days=3), "end_date": FAR}, {"year": "2027-2030"}),
+    ],
+)
+def test_cron_triggers_combined_with_or_become_lines(
+    bounds: dict[str, Any], rest: dict[str, Any]
+) -> None:
+    trigger = OrTrigger(
+        [working_days(**bounds), weekend(**bounds, **rest), working_days(**bounds)], jitter=20
+    )
+    store(trigger)
+    values = read_entry().values
+    assert len(values["schedule"].splitlines()) == 2
+    assert (values["timezone"], values["jitter"]) == ("Europe/Berlin", timedelta(seconds=20))
+    trigger.jitter = None
+    timetable = placement.timetable_of(Job(name="a", **values))
+    occurrences = [timetable.first_after(NOW)]
+    while len(occurrences) < 20:
+        occurrences.append(timetable.next_after(occurrences[-1]))  # type: ignore[arg-type]
+    assert occurrences == list(islice(source_occurrences(trigger), 20))
+
+
+def test_lines_have_warnings_about_weekday_numbers() -> None:
+    store(OrTrigger([working_days(), weekend(day_of_week="6")]))
+    assert "6 is Sunday" in " ".join(read_entry().warnings)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"timezone": UTC},
+        {"start_date": NOW},
+        {"end_date": FAR},
+        {"jitter": 5},
+    ],
+)
+def test_cron_triggers_that_differ_are_not_combined(other: dict[str, Any]) -> None:
+    store(OrTrigger([working_days(), weekend(**other)]))
+    assert "each of its triggers" in read_entry().refused
+
+
+@pytest.mark.parametrize(
     ("options", "deadline", "warned"),
     [
         ({}, None, False),

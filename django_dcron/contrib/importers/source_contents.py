@@ -14,7 +14,7 @@ from django.db import DatabaseError
 
 from django_dcron.db.errors import in_one_line
 from django_dcron.exceptions import DcronError, InvalidSchedule
-from django_dcron.utils.json_values import check_storable
+from django_dcron.utils.json_values import check_storable, not_json
 
 LONGEST_REASON = 300
 NEXT_DUE = "next_due"
@@ -248,11 +248,14 @@ def warn_about_workers(setting: str, value: str, warn: Warn) -> None:
 def check_json(field_name: str, value: Any) -> Any:
     """Return ``value`` after encoding and decoding it as JSON: tuples become lists.
 
-    Raises ``EntryRefused`` if JSON can't represent the value, or no database can store it.
+    Raises ``EntryRefused`` if JSON can't represent the value, or no database can store it. Its
+    message names the part of the value and what to use instead.
     """
     try:
         decoded = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
+        if problem := not_json(value):
+            raise EntryRefused(f"{field_name}{problem}") from None
         raise EntryRefused(f"{field_name}: {value!r:.80} is not a JSON value ({error})") from None
     try:
         return check_storable(decoded)

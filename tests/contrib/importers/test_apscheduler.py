@@ -479,9 +479,11 @@ def test_arguments_of_custom_classes_are_refused() -> None:
     assert "JSON" in refused
 
 
-def test_date_argument_is_refused() -> None:
-    store(IntervalTrigger(hours=1), args=(date(2027, 1, 1),))
-    assert "not a JSON value" in read_entry().refused
+def test_date_argument_is_refused_with_the_remedy() -> None:
+    store(IntervalTrigger(hours=1), kwargs={"city": [date(2027, 1, 1)]})
+    refused = read_entry().refused
+    assert "kwargs['city'][0] is datetime.date(2027, 1, 1)" in refused
+    assert "isoformat()" in refused
 
 
 @pytest.mark.parametrize("state", [b"", b"nonsense", pickle.dumps(7), pickle.dumps({})])

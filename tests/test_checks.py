@@ -683,6 +683,7 @@ def test_w003_for_a_missing_target() -> None:
     assert message.msg.startswith(f"Job {job} would fail: ")
     assert "tests.app.tasks.okk" in message.msg
     assert f"manage.py dcron pause {job}" in (message.hint or "")
+    assert "tasks.py" not in (message.hint or ""), "imported only if a Celery app discovers it"
     control.pause(job)
     assert job_messages() == []
 

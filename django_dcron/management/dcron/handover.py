@@ -288,8 +288,8 @@ def _check_can_hand_back(options: dict[str, Any]) -> None:
         raise usage_error(
             f"--back isn't available for {source}, because it stores no last run that the "
             f"command could set (available for: {', '.join(HANDBACK_SOURCES)}). Instead, pause the "
-            f"imported jobs here (manage.py dcron pause --source {source} --reason 'back to "
-            f"{process_name(source)}'), {_how_to_start(source)}"
+            f"imported jobs here (manage.py dcron pause --source {source} --yes --reason 'back "
+            f"to {process_name(source)}'), {_how_to_start(source)}"
         )
 
 

@@ -1,6 +1,8 @@
 """Test the handover from the real django-celery-beat and back, without gaps or extra runs."""
 
 import json
+import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -22,7 +24,7 @@ from django_dcron.testing import run_due, set_clock
 from tests.celery_app import app
 from tests.contrib.importers.beat_rows import Window, clocked, fill
 from tests.contrib.importers.conftest import Install
-from tests.factories import forget_entries
+from tests.factories import forget_entries, make_idle_job
 from tests.management.calling import call
 
 pytestmark = [pytest.mark.django_db, pytest.mark.celery_beat]
@@ -1001,6 +1003,10 @@ def test_handover_back_to_an_unsupported_source_is_refused() -> None:
     assert call("handover", "django-apscheduler", "--back").code == 2
     refused = call("handover", "celery", "--back")
     assert (refused.code, "celerybeat-schedule*" in refused.err) == (2, True)
+    make_idle_job(name="a", import_source="celery", import_key="a")
+    command = re.findall(r"manage\.py dcron (pause .*?)\)", refused.err)[0]
+    assert call(*shlex.split(command)).code == 0, "a script has no terminal"
+    assert Job.objects.get(name="a").pause_reason.startswith("back to beat")
 
 
 # --- A whole installation -------------------------------------------------------------------------

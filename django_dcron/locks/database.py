@@ -33,6 +33,12 @@ from django_dcron.locks.base import CLOCK_TICK, Lease, checked_lease, checked_na
 from django_dcron.models.lease import LockLease, LockLeaseQuerySet
 
 
+def holders_in_database() -> dict[str, str]:
+    """Return the holder of each lease in the database. Also allowed inside a transaction."""
+    rows = LockLease.objects.using(router.db_for_write(LockLease))
+    return dict(rows.held().values_list("name", "holder"))
+
+
 class DatabaseLock:
     """Locks in database ``using``, by default the database that the router chooses for writes.
 

@@ -1,6 +1,6 @@
 """Test that the doctor finds each fault, and reports nothing about a healthy system."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from django_redis import get_redis_connection
 from pytest_django import Settings
 
@@ -34,6 +35,7 @@ from django_dcron.models import (
     Statistics,
 )
 from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.models.lease import LockLease
 from django_dcron.policies.health.facts import NamedCount
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.retry import exception_name
@@ -413,6 +415,34 @@ def test_database_lock_is_examined(settings: Settings, redis_server: services.Se
     system = System(lock, node, Job(), now)
     assert system.codes() == set()
     lock.release([":shard:0/64"], node.id)
+    assert system.codes() == {Code.SHARDS_UNLED}
+
+
+def lead_in_database(system: System, shards: Iterable[int], node: str) -> None:
+    """Lead these shards as a node with ``runcron --embedded`` does, whatever DCRON_LOCK is."""
+    names = [f":shard:{shard}/64" for shard in shards]
+    system.lock.release(names, system.node.id)
+    rows = [LockLease(name=name, holder=node, expires_at=timezone.now() + HOUR) for name in names]
+    LockLease.objects.bulk_create(rows)
+
+
+def test_embedded_nodes_need_no_lock_server(system: System, redis_server: services.Server) -> None:
+    Node.objects.update(shards=64)
+    lead_in_database(system, range(64), system.node.id)
+    redis_server.kill()
+    assert system.codes() == set()
+    LockLease.objects.filter(name=":shard:3/64").update(holder="")
+    assert system.codes() == {Code.SHARDS_UNLED}
+    LockLease.objects.filter(name=":shard:3/64").update(holder="ghost")
+    assert system.codes() == {Code.LEASE_ORPHANED}
+
+
+def test_embedded_node_beside_a_node_with_a_lock_server_leads_its_shards(system: System) -> None:
+    copy_node(system.node.id, pk="embedded", name="b")
+    Node.objects.update(shards=32)
+    lead_in_database(system, range(32), "embedded")
+    assert system.codes() == set()
+    LockLease.objects.filter(name=":shard:3/64").update(holder="ghost")
     assert system.codes() == {Code.SHARDS_UNLED}
 
 

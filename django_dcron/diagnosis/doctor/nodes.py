@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
@@ -19,6 +19,7 @@ from django_dcron.diagnosis.doctor.window import Window, format_moment
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lock
+from django_dcron.locks.database import DatabaseLock, holders_in_database
 from django_dcron.models import Node
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict
@@ -29,6 +30,8 @@ from django_dcron.utils.time_format import format_duration
 
 Groups = dict[str, list[Node]]
 """The live nodes by the namespace that they serve. The empty namespace serves all."""
+Holders = Callable[[Collection[str]], dict[str, str]]
+"""Returns the holder of each of these locks that has one."""
 
 
 def examine_nodes(window: Window, findings: Findings, lock: Lock, verdict: Verdict) -> list[Node]:
@@ -103,11 +106,29 @@ def _add_dead(node: Node, loss: str, findings: Findings) -> None:
 
 
 def _check_lock(window: Window, groups: Groups, lock: Lock, findings: Findings) -> None:
+    """Check the lock and its leases.
+
+    Nodes with ``--embedded`` lock in the database, whatever ``DCRON_LOCK`` is. If no other node
+    leads shards, only their leases count. Otherwise, theirs count too.
+    """
+    leases = {} if isinstance(lock, DatabaseLock) else holders_in_database()
+    live = {node.pk: node for nodes in groups.values() for node in nodes}
+    leading = {pk for pk, node in live.items() if node.shards}
+    only_embedded = bool(leading) and leading <= {*leases.values()}
+    embedded = {name: holder for name, holder in leases.items() if holder in live}
+
+    def holders(names: Collection[str]) -> dict[str, str]:
+        if only_embedded:
+            return {name: leases[name] for name in names if name in leases}
+        both = {**lock.holders(names), **embedded}
+        return {name: both[name] for name in names if name in both}
+
     try:
-        for problem in getattr(lock, "problems", list)():
-            findings.add(Code.LOCK_UNSAFE, LOCK, problem)
+        if not only_embedded:
+            for problem in getattr(lock, "problems", list)():
+                findings.add(Code.LOCK_UNSAFE, LOCK, problem)
         for namespace, nodes in groups.items():
-            _check_shards(window, namespace, nodes, lock, findings)
+            _check_shards(window, namespace, nodes, holders, findings)
     except LockUnavailable as error:
         findings.add(
             Code.LOCK_UNREACHABLE,
@@ -118,7 +139,7 @@ def _check_lock(window: Window, groups: Groups, lock: Lock, findings: Findings) 
 
 
 def _check_shards(
-    window: Window, namespace: str, nodes: list[Node], lock: Lock, findings: Findings
+    window: Window, namespace: str, nodes: list[Node], holders_of: Holders, findings: Findings
 ) -> None:
     """Check that a live node has each shard's lock.
 
@@ -130,7 +151,7 @@ def _check_shards(
         shard_lock_name(namespace, shard, settings.SHARDS): shard
         for shard in range(settings.SHARDS)
     }
-    holders = lock.holders(list(shards))
+    holders = holders_of(list(shards))
     if not nodes:
         return
     if max(node.started_at for node in nodes) > window.now - takeover_time():

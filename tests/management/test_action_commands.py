@@ -655,6 +655,31 @@ def test_resume_cautions_that_the_next_sync_pauses_an_undeclared_job() -> None:
     assert fine["cautions"] == []
 
 
+@pytest.mark.parametrize(
+    ("target", "enabled", "kwargs", "is_twin"),
+    [
+        ("tests.app.tasks.echo", True, {"city": "Bonn"}, True),
+        ("shadow:tests.app.tasks.echo", True, {"city": "Bonn"}, True),
+        ("tests.app.tasks.echo", False, {"city": "Bonn"}, False),
+        ("tests.app.tasks.echo", True, {"city": "Ulm"}, False),
+    ],
+)
+def test_resume_cautions_that_an_imported_job_does_the_same(
+    target: str, enabled: bool, kwargs: dict[str, str], is_twin: bool
+) -> None:
+    origin = {"import_source": "redbeat", "import_key": "old"}
+    make_job(name="old", target=target, kwargs=kwargs, enabled=enabled, **origin)
+    work = {"target": "tests.app.tasks.echo", "kwargs": {"city": "Bonn"}}
+    control.pause(make_job(name="new", declared={}, **work))
+    control.pause(make_job(name="by-hand", **work))
+    new, by_hand = document("resume", "new", "by-hand")[1]["results"]
+    named = [
+        any("old, imported from redbeat" in caution["message"] for caution in each["cautions"])
+        for each in (new, by_hand)
+    ]
+    assert named == [is_twin, False]
+
+
 def test_cautions_of_one_action_are_listed_separately() -> None:
     control.pause(make_job(name="gone", declared={}))
     Job.objects.update(target="shop.cron.gone")

@@ -120,6 +120,23 @@ def _does_the_same(imported: Job, wanted: Mapping[str, Any]) -> bool:
     )
 
 
+def imported_twins(jobs: Iterable[Job]) -> dict[int, Job]:
+    """Return the enabled imported job that does the same, by the key of each declared job."""
+    declared = [job for job in jobs if job.declared is not None]
+    found = _imported_jobs({job.target for job in declared}) if declared else []
+    imported = [each for each in found if each.enabled]
+    twins = {}
+    for job in declared if imported else ():
+        work = {
+            name: to_stored(JOB_FIELDS[name].value_of(job)) for name in ("target", "args", "kwargs")
+        }
+        for each in imported:
+            if each.pk != job.pk and _does_the_same(each, work):
+                twins[job.pk] = each
+                break
+    return twins
+
+
 def _compare(
     declaration: targets.Declaration, job: Job | None, imported: Collection[Job]
 ) -> list[SyncChange]:

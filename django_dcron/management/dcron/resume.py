@@ -15,7 +15,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_arguments import unknown_target_problem
 from django_dcron.diagnosis.job_list import next_run_of
 from django_dcron.jobs.bulk_skips import why_not_resumed
-from django_dcron.jobs.sync import is_no_longer_declared
+from django_dcron.jobs.sync import imported_twins, is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
 from django_dcron.management.dcron.exits import usage_error
@@ -23,6 +23,7 @@ from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
 from django_dcron.models import Cursor, Job
+from django_dcron.targets.shadow import is_shadow
 
 HELP = (
     "Resume jobs. Occurrences during the pause aren't run; use dcron backfill for them. A "
@@ -72,6 +73,7 @@ def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
     refused = control.resume_many(jobs)
     next_runs = _next_runs(jobs)
     problem_of = cache(unknown_target_problem)
+    twins = imported_twins(job for job in jobs if job.enabled)
     return [
         refused.get(position)
         or _done(
@@ -79,6 +81,7 @@ def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
             (job.enabled, job.version) == earlier,
             next_runs.get(job.pk),
             problem_of(job.target),
+            twins.get(job.pk),
         )
         for position, (job, earlier) in enumerate(zip(jobs, before, strict=True))
     ]
@@ -94,7 +97,9 @@ def _next_runs(jobs: Sequence[Job]) -> dict[int, datetime | None]:
     return {job.pk: next_run_of(job, now) for job in jobs if job.pk in cursors}
 
 
-def _done(job: Job, is_unchanged: bool, next_run: datetime | None, problem: str) -> ActionOutcome:
+def _done(
+    job: Job, is_unchanged: bool, next_run: datetime | None, problem: str, twin: Job | None
+) -> ActionOutcome:
     if not job.enabled:
         text = f"backfilled runs continue; {job.pause_reason}"
     else:
@@ -102,8 +107,24 @@ def _done(job: Job, is_unchanged: bool, next_run: datetime | None, problem: str)
     cautions = (problem,) if problem else ()
     if job.enabled and is_no_longer_declared(job):
         cautions = ("Code no longer declares the job, so the next sync pauses it.", *cautions)
+    if twin is not None:
+        cautions = (_twin_caution(twin), *cautions)
     return ActionOutcome(
         f"{text}; next run {time_text(next_run)}" if next_run else text,
         {"enabled": job.enabled, "next": next_run},
         cautions,
+    )
+
+
+def _twin_caution(twin: Job) -> str:
+    """Return that the work is done twice: by an imported job, or by the scheduler it shadows."""
+    source = twin.import_source
+    if is_shadow(twin.target):
+        return (
+            f"The shadow {twin}, imported from {source}, has the same target and arguments. If "
+            f"{source} still runs its entry, the work is done twice."
+        )
+    return (
+        f"The enabled job {twin}, imported from {source}, has the same target and arguments, so "
+        "both jobs do the same work. Pause or delete one of them."
     )

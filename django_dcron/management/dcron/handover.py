@@ -10,6 +10,7 @@ Exit codes:
 from __future__ import annotations
 
 import shlex
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Protocol, cast
@@ -42,6 +43,7 @@ from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Job, Node
 from django_dcron.utils.counts import number_of
+from django_dcron.utils.suggestions import did_you_mean
 
 HELP = (
     "Take over the work of another scheduler that was just stopped, or hand it back, without "
@@ -67,6 +69,10 @@ DETECT_RUNNING = {
     if hasattr(source, "why_running")
 }
 """The sources that can detect that their scheduler still runs."""
+FILES_HAVE_NO_HANDOVER = (
+    " Crontabs and exports have no handover. To switch from a crontab, remove its lines there, and "
+    "run manage.py dcron import FILE --apply without --shadow."
+)
 PAUSED_NAMED = 20
 """The maximum number of paused jobs that the result names."""
 
@@ -75,7 +81,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        choices=list(SCHEDULERS),
+        type=_parse_scheduler,
         help=f"the other scheduler: {', '.join(SCHEDULERS)}",
     )
     parser.add_argument(
@@ -86,6 +92,16 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--apply", action="store_true", help="write the changes")
     add_source_options(parser)
     add_json(parser)
+
+
+def _parse_scheduler(name: str) -> str:
+    if name in SCHEDULERS:
+        return name
+    near = did_you_mean(name, SCHEDULERS)
+    raise ArgumentTypeError(
+        f"invalid choice: {name!r}.{near} Choose from {', '.join(SCHEDULERS)}."
+        f"{'' if near else FILES_HAVE_NO_HANDOVER}"
+    )
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:

@@ -37,7 +37,10 @@ SILENT_NAMED = 5
 
 def report(out: Output, options: dict[str, Any], contents: SourceContents) -> None:
     if options["source"] not in SCHEDULERS:
-        raise usage_error(f"--report needs a scheduler as source: {', '.join(SCHEDULERS)}.")
+        raise usage_error(
+            f"--report needs a scheduler as source: {', '.join(SCHEDULERS)}. Crontabs and "
+            "exports store no runs. To list the runs of a job: manage.py dcron history JOB"
+        )
     now = database_now(alias_for(Job))
     since = parse_past_time("--since", options["since"], now, timezone.get_current_timezone())
     try:

@@ -364,4 +364,6 @@ def test_report_of_some_entries_is_refused() -> None:
 
 def test_report_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "crontab").write_text("@daily x\n")
-    assert "--report needs a scheduler" in call("import", str(tmp_path / "crontab"), "--report").err
+    error = call("import", str(tmp_path / "crontab"), "--report").err
+    assert "--report needs a scheduler" in error
+    assert "manage.py dcron history JOB" in error

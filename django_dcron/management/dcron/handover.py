@@ -33,6 +33,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.import_output import does_work, here_and_there
+from django_dcron.management.dcron.import_texts import refused_texts
 from django_dcron.management.dcron.importing import (
     ImportResult,
     add_source_options,
@@ -151,15 +152,11 @@ def _running(result: ImportResult) -> int:
 
 
 def _show_unscheduled(out: Output, result: ImportResult, run: str) -> None:
-    """Show the number of entries without a job, except those that are disabled in the source."""
-    number = sum(plan.outcome in PROBLEMS and plan.entry.is_enabled for plan in result.plans)
-    if number:
-        refused = number_of(number, "entry", "entries")
-        them = "it" if number == 1 else "them"
-        out.line(
-            f"! {refused} can't be imported, so neither scheduler {run} {them}; see above.",
-            WARNING,
-        )
+    """Show how many entries can't be imported, except those that are disabled in the source."""
+    refused = [plan for plan in result.plans if plan.outcome in PROBLEMS and plan.entry.is_enabled]
+    scheduled = sum(does_work(plan.existing) for plan in refused)
+    for text in refused_texts(len(refused) - scheduled, scheduled, run):
+        out.line(f"! {text}; see above.", WARNING)
 
 
 def _show_takeover_result(out: Output, source: str, result: ImportResult) -> None:

@@ -11,6 +11,7 @@ from django_dcron.contrib.importers.entry_plans import DIFFERENCES, EntryPlan, I
 from django_dcron.jobs.representation import FIELDS, text_of
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 from django_dcron.models import Calendar, Job
+from django_dcron.utils.counts import number_of
 
 STYLES = {
     ImportOutcome.CREATE: GOOD,
@@ -76,3 +77,27 @@ def changes_document(
     fields = FIELDS[Calendar if isinstance(plan, CalendarPlan) else Job]
     public = {name: fields[name].public_change(*values) for name, values in shown.items()}
     return {name: {"from": old, "to": new} for name, (old, new) in public.items()}
+
+
+def refused_texts(unscheduled: int, scheduled: int, run: str) -> list[str]:
+    """Return how many entries can't be imported.
+
+    ``unscheduled``: those without an enabled job here. ``scheduled``: those with one. ``run``:
+    "runs" or "would run".
+    """
+    texts = []
+    if unscheduled:
+        entries = number_of(unscheduled, "entry", "entries")
+        them = "it" if unscheduled == 1 else "them"
+        texts.append(f"{entries} can't be imported, so neither scheduler {run} {them}")
+    if scheduled == 1:
+        texts.append(
+            "1 entry can't be imported, but has an enabled job here. Check that the job does the "
+            "same work"
+        )
+    elif scheduled:
+        texts.append(
+            f"{scheduled} entries can't be imported, but have enabled jobs here. Check that the "
+            "jobs do the same work"
+        )
+    return texts

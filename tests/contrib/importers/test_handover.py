@@ -24,7 +24,7 @@ from django_dcron.testing import run_due, set_clock
 from tests.celery_app import app
 from tests.contrib.importers.beat_rows import Window, clocked, fill
 from tests.contrib.importers.conftest import Install
-from tests.factories import forget_entries, make_idle_job
+from tests.factories import forget_entries, make_idle_job, make_job
 from tests.management.calling import call
 
 pytestmark = [pytest.mark.django_db, pytest.mark.celery_beat]
@@ -632,6 +632,22 @@ def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unschedu
     done = call("handover", SOURCE, "--apply")
     assert done.code == 0
     assert "neither scheduler" not in done.out
+
+
+@pytest.mark.parametrize("declared", [{}, None], ids=["declared", "created"])
+def test_entry_with_an_enabled_job_of_its_name_does_not_count_as_unscheduled(
+    declared: dict[str, Any] | None,
+) -> None:
+    crontab_row("imported", **twelve_hours_from_now())
+    crontab_row("own", **twelve_hours_from_now())
+    own = make_job(name="own", schedule="7 7 7 7 *", declared=declared)
+    for options in ([], ["--apply"]):
+        done = call("handover", SOURCE, *options)
+        assert done.code == 0
+        assert "1 entry can't be imported, but has an enabled job here" in done.out
+        assert "neither scheduler" not in done.out
+    control.pause(own)
+    assert "neither scheduler" in call("handover", SOURCE).out
 
 
 def test_row_that_has_run_for_the_last_time_before_it_expires_does_not_wait_for_a_handover() -> (

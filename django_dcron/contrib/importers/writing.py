@@ -116,18 +116,19 @@ def _write_batch(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
 
 
 def _write_changes(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
+    origins = {number: plan for number, plan in enumerate(plans) if _changes_only_origin(plan)}
     jobs = {
         number: plan.job
         for number, plan in enumerate(plans)
-        if plan.job is not None and not _changes_only_origin(plan)
+        if plan.job is not None and number not in origins
     }
     errors = control.save_many(jobs.values(), keep_going=True) if jobs else {}
     refused = dict(zip(jobs, map(errors.get, range(len(jobs))), strict=True))
-    origins = [plan for plan in plans if _changes_only_origin(plan)]
-    repeats_origins = bool(origins) and _error_of(partial(_save, origins)) is not None
+    if origins and _error_of(partial(_save, [*origins.values()])) is None:
+        origins = {}  # all are written
     for number, plan in enumerate(plans):
         error = refused.get(number)
-        if repeats_origins and _changes_only_origin(plan):
+        if number in origins:
             yield _write(plan)
         else:
             yield plan if error is None else _refusal(plan, error)

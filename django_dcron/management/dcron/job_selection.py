@@ -157,11 +157,11 @@ def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]
         raise negative_result("No jobs match.")
     if pause_reason is not None:
         rows = [row for row in rows if isinstance(row, Job) and has_reason(row, pause_reason)]
-    if not rows:
-        raise negative_result(
-            f"No selected job is paused for the reason {pause_reason!r}. To see the reasons: "
-            "manage.py dcron list --paused --json"
-        )
+        if not rows:
+            raise negative_result(
+                f"No selected job is paused for the reason {pause_reason!r}. To see the reasons: "
+                "manage.py dcron list --paused --json"
+            )
     unique = {(type(row), row.pk): row for row in rows}
     return SelectedRows(list(unique.values()), by_criteria=bool(patterns) or not names)
 

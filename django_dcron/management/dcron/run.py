@@ -105,7 +105,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         shadow_cautions(job.target) if waits else _cautions([job], _arguments(options))[job.pk]
     )
     created = _trigger(job, options)
-    watched = _show_and_watch(output, created, timeout, () if waits else cautions, waits=waits)
+    watched = _show_and_watch(output, created, timeout, cautions, waits=waits)
     if output.is_json:
         _write(output, watched, cautions)
     if waits:
@@ -131,11 +131,14 @@ def _show_and_watch(
     *,
     waits: bool,
 ) -> WatchResult:
-    """Name the run and, with ``waits``, watch it until it ends or the user interrupts."""
+    """Name the run and, with ``waits``, watch it until it ends or the user interrupts.
+
+    The cautions about a watched run are shown at its end.
+    """
     try:
         if not output.is_json:
             output.line(f"{created.job}: run {created.pk}")
-            if cautions:
+            if cautions and not waits:
                 output.line(f"{created.job}: {' '.join(cautions)}", WARNING)
             output.flush()
         if waits:

@@ -82,7 +82,7 @@ build() {
     configure_apt && download && unpack || return
     libraries=$(dirname "$root"/usr/lib/*/libc.so.6)
     link_executable "$libraries" && correct_paths "$libraries" &&
-        "$python" -m compileall -q "$root/usr/lib/python3.14" && touch "$root/.complete" && is_usable
+        touch "$root/.complete" && is_usable
 }
 
 mkdir -p "$(dirname "$root")"

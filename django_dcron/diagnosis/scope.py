@@ -27,20 +27,21 @@ M = TypeVar("M", bound=Model)
 class Scope:
     """The rows that a reader may see.
 
-    ``narrowed`` returns the visible rows of a model, or None for all rows. The scope calls it once
-    for each model that it needs.
+    ``visible_rows`` returns the visible rows of a model, or None for all rows. The scope calls it
+    once for each model that it needs.
     """
 
-    def __init__(self, narrowed: Callable[[type[Model]], QuerySet[Any] | None]) -> None:
-        self._narrow = narrowed
+    def __init__(self, visible_rows: Callable[[type[Model]], QuerySet[Any] | None]) -> None:
+        self._visible_rows = visible_rows
         self._cache: dict[type[Model], QuerySet[Any] | None] = {}
 
     def narrows(self, model: type[Model]) -> bool:
-        return self._narrowed(model) is not None
+        """Return whether some rows of the model may be hidden."""
+        return self._narrowed_rows(model) is not None
 
-    def _narrowed(self, model: type[Model]) -> QuerySet[Any] | None:
+    def _narrowed_rows(self, model: type[Model]) -> QuerySet[Any] | None:
         if model not in self._cache:
-            self._cache[model] = self._narrow(model)
+            self._cache[model] = self._visible_rows(model)
         return self._cache[model]
 
     def rows(self, model: type[M]) -> QuerySet[M]:
@@ -48,9 +49,9 @@ class Scope:
 
         Deleted jobs are among them, so that their runs are visible.
         """
-        every = model._default_manager.using(alias_for(model))
-        narrowed = self._narrowed(model)
-        return every if narrowed is None else _plain(narrowed, every)
+        all_rows = model._default_manager.using(alias_for(model)).order_by()
+        narrowed = self._narrowed_rows(model)
+        return all_rows if narrowed is None else _without_order_and_joins(narrowed, all_rows)
 
     @property
     def jobs(self) -> JobQuerySet:
@@ -65,13 +66,16 @@ class Scope:
     def attempts(self) -> QuerySet[Attempt]:
         return self.rows(Attempt)
 
-    def of_jobs(self, rows: QuerySet[M], job: str) -> QuerySet[M]:
-        """Return those of ``rows`` that belong to visible jobs; ``job`` names the field."""
-        return rows.filter(**{f"{job}__in": self.keys(Job)}) if self.narrows(Job) else rows
+    def of_jobs(self, rows: QuerySet[M], job_field: str) -> QuerySet[M]:
+        """Return those of ``rows`` that belong to visible jobs.
 
-    def of_runs(self, rows: QuerySet[M], run: str) -> QuerySet[M]:
-        """Return those of ``rows`` that belong to visible runs; ``run`` names the field."""
-        return rows.filter(**{f"{run}__in": self.keys(Run)}) if self.narrows(Run) else rows
+        ``job_field`` is the name of the field with the job, or a path such as ``run__job``.
+        """
+        return rows.filter(**{f"{job_field}__in": self.keys(Job)}) if self.narrows(Job) else rows
+
+    def of_runs(self, rows: QuerySet[M], run_field: str) -> QuerySet[M]:
+        """Return those of ``rows`` that belong to visible runs, as ``of_jobs`` does for jobs."""
+        return rows.filter(**{f"{run_field}__in": self.keys(Run)}) if self.narrows(Run) else rows
 
     def keys(self, model: type[Model]) -> QuerySet[Any, Any]:
         """Return the visible keys, for ``__in`` in a query on any database."""
@@ -88,7 +92,7 @@ class Scope:
         keys = {row.pk for row in rows}
         return self.rows(type(rows[0])).filter(pk__in=keys).count() == len(keys)
 
-    def visible(self, row: M | None) -> M | None:
+    def row_if_visible(self, row: M | None) -> M | None:
         return row if row is not None and self.sees(row) else None
 
 
@@ -102,12 +106,12 @@ def is_narrowed(rows: QuerySet[Any]) -> bool:
     return bool(query.where) or query.is_sliced or bool(query.combinator)
 
 
-def _plain(narrowed: QuerySet[M], every: QuerySet[M]) -> QuerySet[M]:
+def _without_order_and_joins(narrowed: QuerySet[M], all_rows: QuerySet[M]) -> QuerySet[M]:
     """Return the rows of ``narrowed`` as a queryset to count and to filter further."""
     query = narrowed.query
     if query.is_sliced:
-        return every.filter(pk__in=narrowed.using(None).values("pk"))
+        return all_rows.filter(pk__in=narrowed.using(None).values("pk"))
     narrowed = narrowed.order_by()
     if query.distinct or query.combinator or query.group_by is not None:
-        return every.filter(pk__in=narrowed.using(None).values("pk"))
-    return narrowed.using(every.db).select_related(None).prefetch_related(None).defer(None)
+        return all_rows.filter(pk__in=narrowed.using(None).values("pk"))
+    return narrowed.using(all_rows.db).select_related(None).prefetch_related(None).defer(None)

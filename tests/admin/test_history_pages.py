@@ -207,6 +207,8 @@ def test_job_filter_lists_few_jobs_or_selected_one(
     monkeypatch.setattr(job_filter, "JOBS_LISTED", 1)
     assert listed() == []
     assert listed(f"job__id__exact={last.pk}") == ["zzz"]
+    first = make_job("aaa")
+    assert listed(f"job__id__exact={last.pk}&job__id__exact={first.pk}") == ["aaa", "zzz"]
 
 
 @pytest.mark.parametrize(

@@ -694,6 +694,13 @@ def test_saving_keeps_existing_references_to_hidden_rows(world: World, on_site: 
     )
 
 
+def test_rows_of_a_scope_are_unordered() -> None:
+    narrowed = Scope(lambda model: model._default_manager.filter(pk__isnull=False))
+    for scope in (EVERYTHING, narrowed):
+        assert not any(rows.ordered for rows in (scope.jobs, scope.runs, scope.attempts))
+    assert Run.objects.all().ordered, "by its model"
+
+
 @pytest.mark.every_database
 def test_figures_count_visible_rows_only(world: World) -> None:
     now = database_now("default")

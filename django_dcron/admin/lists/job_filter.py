@@ -75,7 +75,8 @@ class JobListFilter(admin.RelatedFieldListFilter):
         except ValidationError as error:
             raise IncorrectLookupParameters(error) from error
         # Also a deleted job with a history.
-        jobs += scope.rows(Job).filter(pk__in=selected).exclude(pk__in=[job.pk for job in jobs])
+        others = scope.rows(Job).filter(pk__in=selected).exclude(pk__in=[job.pk for job in jobs])
+        jobs += others.order_by("namespace", "name")
         return [(job.pk, str(job)) for job in jobs]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:

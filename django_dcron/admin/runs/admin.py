@@ -182,7 +182,7 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
 
     @admin.display(description=gettext_lazy("rerun of"))
     def rerun_of_link(self, run: Any) -> str:
-        original = run.scope.visible(run.rerun_of)
+        original = run.scope.row_if_visible(run.rerun_of)
         return link(original, self.admin_site) if original else EMPTY
 
     @admin.display(description=gettext_lazy("triggered by"))

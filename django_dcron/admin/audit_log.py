@@ -25,7 +25,7 @@ from django_dcron.admin.base import BaseAdmin, M
 from django_dcron.admin.display import EMPTY
 from django_dcron.jobs.audit.differences import OTHER_TIMES, FieldChange, stored_value
 from django_dcron.jobs.audit.entries import LoggedChange, entries_of, read_change
-from django_dcron.jobs.representation import FIELDS, JOB_FIELDS, FieldFormat, ValueFormat
+from django_dcron.jobs.representation import FIELDS, JOB_FIELDS, DocumentField, ValueFormat
 from django_dcron.models import AuditEntry
 from django_dcron.utils.time_format import format_site_time
 
@@ -163,7 +163,7 @@ def shown_value(model: type[Model], name: str, value: Any) -> str:
     return display(stored_value(field, value), choices)
 
 
-def _label(name: str, field: FieldFormat | None) -> object:
+def _label(name: str, field: DocumentField | None) -> object:
     return field.model_field.verbose_name if field else OTHER_LABELS.get(name, name)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django_dcron.jobs.audit.differences import FieldChange
-from django_dcron.jobs.definitions import FIELDS, content_of
-from django_dcron.jobs.representation import Document, public, to_json
+from django_dcron.jobs.definitions import RECORDED_FIELDS, content_of
+from django_dcron.jobs.representation import Document, redact_document, to_json
 from django_dcron.models import Attempt, Job
 from django_dcron.utils.json_values import same_json
 
@@ -19,12 +19,12 @@ def changes_since(content: Document, job: Job) -> tuple[FieldChange, ...]:
 def changes_between(old: Document, new: Document) -> tuple[FieldChange, ...]:
     """Return the fields that differ between two definitions, as JSON."""
     changes = []
-    for field in FIELDS:
+    for field in RECORDED_FIELDS:
         # A definition of an earlier release lacks newer fields. Their defaults change nothing.
         default = to_json(field.model_field.get_default())
         then, now = (content.get(field.name, default) for content in (old, new))
         if not same_json(then, now):
-            changes.append(FieldChange(field.name, *field.public_change(then, now)))
+            changes.append(FieldChange(field.name, *field.redacted_change(then, now)))
     return tuple(changes)
 
 
@@ -40,6 +40,6 @@ def definition_document(attempt: Attempt) -> dict[str, Any] | None:
     changes = changes_since(definition.content, attempt.run.job)
     return {
         "version": definition.version,
-        "content": public(definition.content),
+        "content": redact_document(definition.content),
         "changes": [{"field": each.field, "then": each.old, "now": each.new} for each in changes],
     }

@@ -31,7 +31,7 @@ from django.db.models import QuerySet
 
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs.representation import JOB_DEFINITION, Document, to_json
+from django_dcron.jobs.representation import PORTABLE_JOB_FIELDS, Document, to_json
 from django_dcron.models import Attempt, Definition, Job
 
 _NAMESPACE = UUID("8b7d2f0e-5c1a-4e57-9a43-1f6f0c3a9d21")
@@ -42,12 +42,14 @@ version 8, and all that have no version.
 _NOT_RECORDED = frozenset({"description", "declared", "enabled", "pause_reason", "paused_until"})
 """Fields that don't affect a run that has started."""
 
-FIELDS = tuple(field for field in JOB_DEFINITION if field.name not in _NOT_RECORDED)
+RECORDED_FIELDS = tuple(field for field in PORTABLE_JOB_FIELDS if field.name not in _NOT_RECORDED)
+"""The fields of a job that a definition contains."""
 
-_NAMES = tuple(field.attname for field in FIELDS)
+_NAMES = tuple(field.attname for field in RECORDED_FIELDS)
 _VALUES_OF = attrgetter(*_NAMES)
 _DEFAULTS = tuple(
-    None if field.name == "timezone" else field.model_field.get_default() for field in FIELDS
+    None if field.name == "timezone" else field.model_field.get_default()
+    for field in RECORDED_FIELDS
 )
 """The default time zone depends on a setting, so it is always a part of the definition."""
 _ENCODER = json.JSONEncoder(default=to_json, sort_keys=True)
@@ -74,7 +76,7 @@ def _sorted_json(value: Any) -> str:
 
 def content_of(job: Job) -> Document:
     """Return the recorded fields of the job."""
-    return {field.name: field.json_of(job) for field in FIELDS}
+    return {field.name: field.json_of(job) for field in RECORDED_FIELDS}
 
 
 def definitions() -> QuerySet[Definition]:

@@ -40,12 +40,12 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import DcronError
 from django_dcron.jobs.representation import (
-    CALENDAR_DEFINITION,
     FIELDS,
-    JOB_DEFINITION,
     JOB_FIELDS,
-    FieldFormat,
-    definition_of,
+    PORTABLE_CALENDAR_FIELDS,
+    PORTABLE_JOB_FIELDS,
+    DocumentField,
+    portable_document,
     read_fields,
     to_json,
 )
@@ -152,8 +152,8 @@ def write_document(jobs: Iterable[Job], syntax: DocumentSyntax = DocumentSyntax.
     ordered = sorted(jobs, key=lambda job: (job.namespace, job.name))
     document: dict[str, Any] = {"format": FORMAT, "version": VERSION}
     if calendars := _calendars_of(ordered):
-        document["calendars"] = [definition_of(each) for each in calendars]
-    document["jobs"] = [definition_of(job) for job in ordered]
+        document["calendars"] = [portable_document(each) for each in calendars]
+    document["jobs"] = [portable_document(job) for job in ordered]
     if syntax is DocumentSyntax.JSON:
         text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         return _CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -247,7 +247,7 @@ def _items(document: Any) -> tuple[list[Any], list[Any]]:
 
 def _read_job(item: Any, number: int, reading: DocumentReading) -> None:
     label = _label(item, number)
-    values, problems = _read_item(item, label, JOB_DEFINITION, ("name", "target", "schedule"))
+    values, problems = _read_item(item, label, PORTABLE_JOB_FIELDS, ("name", "target", "schedule"))
     if not problems:
         default_namespace = {"namespace": Job._meta.get_field("namespace").get_default()}
         entry = DocumentEntry(
@@ -277,7 +277,7 @@ def _read_calendar(item: Any, number: int, read: DocumentCalendars) -> Calendar 
     if isinstance(item, dict) and isinstance(item.get("name"), str):
         read.mentioned.add(item["name"])
         label = f"calendar {item['name']}"
-    values, problems = _read_item(item, label, CALENDAR_DEFINITION, ("name", "dates"))
+    values, problems = _read_item(item, label, PORTABLE_CALENDAR_FIELDS, ("name", "dates"))
     calendar = Calendar(**values) if not problems else None
     if calendar is not None:
         try:
@@ -289,7 +289,7 @@ def _read_calendar(item: Any, number: int, read: DocumentCalendars) -> Calendar 
 
 
 def _read_item(
-    item: Any, label: str, fields: tuple[FieldFormat, ...], required: tuple[str, ...]
+    item: Any, label: str, fields: tuple[DocumentField, ...], required: tuple[str, ...]
 ) -> tuple[dict[str, Any], list[DocumentProblem]]:
     if not isinstance(item, dict):
         why = f"{quoted_json(item)} isn't an object with fields"

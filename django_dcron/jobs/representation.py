@@ -9,8 +9,8 @@ Invariants:
   times are ISO 8601 in UTC with a ``Z``, and a calendar or a limit is its name.
 - Reading what was written gives the same value.
 - Reading is strict: a format accepts one JSON type. The model checks all other rules.
-- A confidential field may hold secrets. ``public`` redacts them. Lists omit such fields, because
-  they may be long.
+- A confidential field may hold secrets. ``redact_document`` redacts them. Lists omit such fields,
+  because they may be long.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class ValueFormat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FieldFormat:
-    """One field of a job, a calendar or a limit."""
+class DocumentField:
+    """One field of a job, a calendar or a limit, and its format in JSON documents."""
 
     model_field: models.Field[Any, Any]
     name: str
@@ -89,54 +89,54 @@ class FieldFormat:
     def json_of(self, row: models.Model) -> Any:
         return to_json(getattr(row, self.attname))
 
-    def read(self, written: Any) -> Any:
+    def read(self, json_value: Any) -> Any:
         """Return the value of the row's attribute. Raises ``InvalidField``."""
-        if written is None:
+        if json_value is None:
             if not self.nullable:
                 raise InvalidField(_("The field can't be null."), code="null")
             return None
-        return from_json(self.format, written)
+        return from_json(self.format, json_value)
 
     def is_same(self, value: Any, other: Any) -> bool:
         """Return whether two values of the attribute have the same representation."""
         return same_json(to_json(value), to_json(other))
 
-    def public(self, written: Any) -> Any:
+    def redacted(self, json_value: Any) -> Any:
         """Return the JSON value without secrets."""
-        return redact_secrets(written) if self.confidential else written
+        return redact_secrets(json_value) if self.confidential else json_value
 
-    def public_change(self, old: Any, new: Any) -> tuple[Any, Any]:
+    def redacted_change(self, old: Any, new: Any) -> tuple[Any, Any]:
         """Return both JSON values without secrets. The new one marks the secrets that changed."""
         if not self.confidential:
             return old, new
         return redact_secrets(old), redact_changed_secrets(new, old)
 
-    def text(self, written: Any) -> str:
+    def text(self, json_value: Any) -> str:
         """Return the JSON value as text for a person, without secrets.
 
         Times are in the site's time zone, which the text names.
         """
         if self.format is ValueFormat.TIME:
-            return text_of_time(written)
-        return text_of(self.public(written))
+            return text_of_time(json_value)
+        return text_of(self.redacted(json_value))
 
     def change_texts(self, old: Any, new: Any) -> tuple[str, str]:
         """Return both JSON values as ``text`` does. The new one marks the secrets that changed."""
         if self.format is ValueFormat.TIME:
             return text_of_time(old), text_of_time(new)
-        public_old, public_new = self.public_change(old, new)
-        return text_of(public_old), text_of(public_new)
+        redacted_old, redacted_new = self.redacted_change(old, new)
+        return text_of(redacted_old), text_of(redacted_new)
 
 
 Document = dict[str, Any]
 
 
-def _describe_field(field: models.Field[Any, Any]) -> FieldFormat:
-    return FieldFormat(
+def _describe_field(field: models.Field[Any, Any]) -> DocumentField:
+    return DocumentField(
         model_field=field,
         name=field.name,
         attname=field.attname,
-        format=field_format_of(field),
+        format=_value_format(field),
         nullable=field.null,
         writable=field.editable and not isinstance(field, models.AutoField),
         portable=field.name not in _LOCAL,
@@ -144,11 +144,11 @@ def _describe_field(field: models.Field[Any, Any]) -> FieldFormat:
     )
 
 
-def field_format_of(field: models.Field[Any, Any]) -> ValueFormat:
+def _value_format(field: models.Field[Any, Any]) -> ValueFormat:
     """Return the format in which values of the model field are written."""
-    for kind, form in _FORMATS.items():
+    for kind, value_format in _FORMATS.items():
         if isinstance(field, kind):
-            return form
+            return value_format
     raise TypeError(f"{field} has no format")
 
 
@@ -164,7 +164,7 @@ _FORMATS: Mapping[type[models.Field[Any, Any]], ValueFormat] = {
     models.ForeignKey: ValueFormat.NAME,
 }
 
-FIELDS: Mapping[type[models.Model], Mapping[str, FieldFormat]] = MappingProxyType(
+FIELDS: Mapping[type[models.Model], Mapping[str, DocumentField]] = MappingProxyType(
     {
         model: MappingProxyType(
             {field.name: _describe_field(field) for field in model._meta.concrete_fields}
@@ -175,8 +175,8 @@ FIELDS: Mapping[type[models.Model], Mapping[str, FieldFormat]] = MappingProxyTyp
 """The fields of jobs, calendars and limits by name, in the order of the model."""
 
 JOB_FIELDS = FIELDS[Job]
-JOB_DEFINITION = tuple(field for field in JOB_FIELDS.values() if field.portable)
-CALENDAR_DEFINITION = tuple(field for field in FIELDS[Calendar].values() if field.portable)
+PORTABLE_JOB_FIELDS = tuple(field for field in JOB_FIELDS.values() if field.portable)
+PORTABLE_CALENDAR_FIELDS = tuple(field for field in FIELDS[Calendar].values() if field.portable)
 
 
 # --- whole rows ---------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def document_of(row: Job | Calendar | Limit) -> Document:
     return {name: field.json_of(row) for name, field in FIELDS[type(row)].items()}
 
 
-def definition_of(row: Job | Calendar | Limit) -> Document:
+def portable_document(row: Job | Calendar | Limit) -> Document:
     """Return the fields of the row that another installation can read."""
     fields = FIELDS[type(row)].values()
     return {field.name: field.json_of(row) for field in fields if field.portable}
@@ -199,11 +199,11 @@ def summary_of(job: Job) -> Document:
     return {field.name: field.json_of(job) for field in fields if not field.confidential}
 
 
-def public(document: Document) -> Document:
+def redact_document(document: Document) -> Document:
     """Return the document without secrets."""
     return {
-        name: redact_secrets(written) if name in CONFIDENTIAL else written
-        for name, written in document.items()
+        name: redact_secrets(json_value) if name in CONFIDENTIAL else json_value
+        for name, json_value in document.items()
     }
 
 
@@ -217,17 +217,17 @@ class ParsedFields(NamedTuple):
 
 
 def read_fields(
-    document: Mapping[Any, Any], fields: Sequence[FieldFormat], required: Iterable[str]
+    document: Mapping[Any, Any], fields: Sequence[DocumentField], required: Iterable[str]
 ) -> ParsedFields:
     """Return the valid values and the errors of the document."""
     known = {field.name: field for field in fields}
     values: Document = {}
     errors: dict[str, InvalidField] = {}
-    for name, written in document.items():
+    for name, json_value in document.items():
         try:
             if name not in known:
                 raise unknown_field(str(name), known)
-            values[name] = known[name].read(written)
+            values[name] = known[name].read(json_value)
         except InvalidField as error:
             errors[str(name)] = error
     for name in required:
@@ -255,49 +255,49 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def from_json(form: ValueFormat, written: Any) -> Any:
+def from_json(value_format: ValueFormat, json_value: Any) -> Any:
     """Return a JSON value as a value of a row. Raises ``InvalidField``."""
-    return _READERS[form](written)
+    return _READERS[value_format](json_value)
 
 
-def text_of(written: Any) -> str:
+def text_of(json_value: Any) -> str:
     """Return a JSON value as text for a person."""
-    if isinstance(written, str):
-        return written or "(empty)"
-    return json.dumps(written, ensure_ascii=False)
+    if isinstance(json_value, str):
+        return json_value or "(empty)"
+    return json.dumps(json_value, ensure_ascii=False)
 
 
-def text_of_time(written: Any) -> str:
+def text_of_time(json_value: Any) -> str:
     """Return a JSON value that is a time as text for a person, in the site's time zone."""
     try:
-        return format_site_time(datetime.fromisoformat(written))
+        return format_site_time(datetime.fromisoformat(json_value))
     except (TypeError, ValueError, OverflowError):  # empty, or beyond the range of datetime
-        return text_of(written)
+        return text_of(json_value)
 
 
-def _read_text(written: Any) -> str:
-    if not isinstance(written, str):
+def _read_text(json_value: Any) -> str:
+    if not isinstance(json_value, str):
         raise InvalidField(_("Enter text in quotes."))
-    _check_storable(written)
-    return written
+    _check_storable(json_value)
+    return json_value
 
 
-def _read_boolean(written: Any) -> bool:
-    if not isinstance(written, bool):
+def _read_boolean(json_value: Any) -> bool:
+    if not isinstance(json_value, bool):
         raise InvalidField(_("Enter true or false."))
-    return written
+    return json_value
 
 
-def _read_integer(written: Any) -> int:
-    if isinstance(written, bool) or not isinstance(written, int):
+def _read_integer(json_value: Any) -> int:
+    if isinstance(json_value, bool) or not isinstance(json_value, int):
         raise InvalidField(_("Enter a whole number, such as 3."))
-    return written
+    return json_value
 
 
-def _read_number(written: Any) -> float:
+def _read_number(json_value: Any) -> float:
     try:
-        if not isinstance(written, bool) and isinstance(written, int | float):
-            number = float(written)
+        if not isinstance(json_value, bool) and isinstance(json_value, int | float):
+            number = float(json_value)
             if abs(number) < float("inf"):  # false for NaN, too
                 return number
     except OverflowError:
@@ -305,11 +305,11 @@ def _read_number(written: Any) -> float:
     raise InvalidField(_("Enter a number, such as 1.5."))
 
 
-def _read_duration(written: Any) -> timedelta:
-    if isinstance(written, str):
+def _read_duration(json_value: Any) -> timedelta:
+    if isinstance(json_value, str):
         try:
-            duration = parse_duration_text(written)
-            duration = parse_duration(written) if duration is None else duration
+            duration = parse_duration_text(json_value)
+            duration = parse_duration(json_value) if duration is None else duration
         except OverflowError:
             duration = None
         if duration is not None:
@@ -317,9 +317,9 @@ def _read_duration(written: Any) -> timedelta:
     raise InvalidField(_("Enter a duration such as 90s, 1h30m or 2d."))
 
 
-def _read_time(written: Any) -> datetime:
+def _read_time(json_value: Any) -> datetime:
     try:  # YAML documents contain datetimes
-        instant = written if isinstance(written, datetime) else parse_datetime(written)
+        instant = json_value if isinstance(json_value, datetime) else parse_datetime(json_value)
     except (TypeError, ValueError):
         instant = None
     if instant is None:
@@ -343,23 +343,23 @@ def _read_time(written: Any) -> datetime:
     return instant
 
 
-def _read_json(written: Any) -> Any:
+def _read_json(json_value: Any) -> Any:
     """Refuse YAML values that JSON doesn't have: sets, dates, keys that aren't strings."""
     try:
-        same = json.loads(json.dumps(written, allow_nan=False)) == written
+        same = json.loads(json.dumps(json_value, allow_nan=False)) == json_value
     except TypeError:
         same = False
     except (ValueError, RecursionError) as error:
         raise _unstorable(error) from None
     if not same:
         raise InvalidField(_("Enter a JSON value, whose keys are text in quotes."))
-    _check_storable(written)
-    return written
+    _check_storable(json_value)
+    return json_value
 
 
-def _check_storable(written: Any) -> None:
+def _check_storable(json_value: Any) -> None:
     try:
-        check_storable(written)
+        check_storable(json_value)
     except ValueError as error:
         raise _unstorable(error) from None
 

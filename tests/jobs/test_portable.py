@@ -12,7 +12,7 @@ from django.db.models import CharField, ForeignKey
 from django_dcron import control
 from django_dcron.jobs import portable
 from django_dcron.jobs.portable import DocumentSyntax, UnreadableDocument
-from django_dcron.jobs.representation import JOB_DEFINITION, definition_of
+from django_dcron.jobs.representation import PORTABLE_JOB_FIELDS, portable_document
 from django_dcron.models import Calendar, Job, Limit
 from tests.factories import make_idle_job
 
@@ -59,7 +59,7 @@ FULL: dict[str, Any] = {
     "declared": {"schedule": "@daily", "timeout": "1m30s"},
 }
 MINIMAL = {"name": "a", "target": "tests.app.tasks.ok", "schedule": "@daily"}
-NAMES = [field.name for field in JOB_DEFINITION]
+NAMES = [field.name for field in PORTABLE_JOB_FIELDS]
 
 
 def document(*jobs: Any, **fields: Any) -> str:
@@ -98,7 +98,7 @@ def test_written_document_reads_back_to_the_same_jobs(syntax: DocumentSyntax) ->
 def test_full_job_has_a_value_other_than_the_default_for_every_field() -> None:
     """The format includes new fields automatically. ``FULL`` must get a value for each of them."""
     assert list(FULL) == NAMES
-    fields = [field.model_field for field in JOB_DEFINITION]
+    fields = [field.model_field for field in PORTABLE_JOB_FIELDS]
     assert not [field.name for field in fields if FULL[field.name] == field.get_default()]
     relations = [field for field in fields if isinstance(field, ForeignKey)]
     assert {type(each.target_field) for each in relations} == {CharField}, (
@@ -137,7 +137,7 @@ def test_calendar_missing_from_document_and_database_is_a_problem() -> None:
     text = document(MINIMAL | {"calendar": "closed"}, MINIMAL | {"name": "b", "calendar": "open"})
     reading = portable.read_document(text)
     (entry,) = reading.entries
-    assert definition_of(entry.job())["calendar"] == "closed"
+    assert portable_document(entry.job())["calendar"] == "closed"
     assert problems_of(reading) == [("b", "calendar", "unknown_calendar")]
     assert reading.problems[0].value == "open"
     numbered = portable.read_document(document(MINIMAL | {"calendar": 5}))

@@ -19,10 +19,10 @@ from django_dcron.jobs.representation import (
     JOB_FIELDS,
     InvalidField,
     ValueFormat,
-    definition_of,
     document_of,
-    public,
+    portable_document,
     read_fields,
+    redact_document,
     summary_of,
 )
 from django_dcron.models import AuditEntry, Calendar, Job, Limit
@@ -151,7 +151,7 @@ def exported(client: Client, form: str) -> Any:
 
 def test_rest_cli_and_export_show_the_same_document(job: Job, admin_client: Client) -> None:
     whole, listed = document_of(job), summary_of(job)
-    assert SECRET not in json.dumps(public(whole))
+    assert SECRET not in json.dumps(redact_document(whole))
     key = f"{job.namespace}/{job.name}"
 
     assert admin_client.get(f"/dcron/jobs/{job.pk}/").json() == whole
@@ -160,19 +160,19 @@ def test_rest_cli_and_export_show_the_same_document(job: Job, admin_client: Clie
     assert row == listed
 
     shown = call("show", key, "--json").json["job"]
-    assert shown == public(whole) | {"status": status}
+    assert shown == redact_document(whole) | {"status": status}
     (row,) = call("list", "--search", "full", "--json").json["jobs"]
     assert row == listed | {"status": status}
 
     (row,) = json.loads(exported(admin_client, "json"))["jobs"]
-    assert row == public(whole)
+    assert row == redact_document(whole)
     document = json.loads(call("export", key).out)
     (row,) = document["jobs"]
-    assert row == definition_of(job) == {name: whole[name] for name in row}
-    assert document["calendars"] == [definition_of(Calendar.objects.get())]
+    assert row == portable_document(job) == {name: whole[name] for name in row}
+    assert document["calendars"] == [portable_document(Calendar.objects.get())]
 
     (entry,) = portable.read_document(json.dumps(document)).entries
-    assert definition_of(entry.job()) == row
+    assert portable_document(entry.job()) == row
 
 
 def test_history_has_the_values_of_the_document(job: Job, admin_client: Client) -> None:
@@ -191,7 +191,7 @@ def test_history_has_the_values_of_the_document(job: Job, admin_client: Client) 
     assert len(differing) > 30
     for field, logged in zip(differing, change.fields, strict=True):
         for value, written in ((logged.old, before[field.name]), (logged.new, sent[field.name])):
-            expected = field.public(written)
+            expected = field.redacted(written)
             is_text = field.format is ValueFormat.JSON and expected is not None
             assert (json.loads(value) if is_text else value) == expected, field.name
     entries = AuditEntry.objects.values_list("before", "after")

@@ -69,15 +69,15 @@ from django_dcron.db import clock
 from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.jobs import sync
-from django_dcron.jobs.representation import JOB_FIELDS, FieldFormat
+from django_dcron.jobs.representation import JOB_FIELDS, DocumentField
 from django_dcron.models import Job
 
 TAGS_SHOWN = 5
 ARGUMENTS = ("args", "kwargs")
 
 
-def _public(field: FieldFormat, job: Job) -> Any:
-    return field.public(field.json_of(job))
+def _redacted(field: DocumentField, job: Job) -> Any:
+    return field.redacted(field.json_of(job))
 
 
 @admin.register(Job)
@@ -115,7 +115,7 @@ class JobAdmin(
     empty_text = gettext_lazy(
         "No jobs yet. Add one here, or declare it in code with @cron and run manage.py dcron sync."
     )
-    exported = tuple((name, partial(_public, field)) for name, field in JOB_FIELDS.items())
+    exported = tuple((name, partial(_redacted, field)) for name, field in JOB_FIELDS.items())
     fieldsets = FIELDSETS
 
     delete_confirmation_template = "admin/django_dcron/job/delete_confirmation.html"

@@ -47,7 +47,7 @@ from django_dcron.contrib.importers.source_contents import (
     unexpected_error_text,
 )
 from django_dcron.db.routing import alias_for
-from django_dcron.jobs.representation import definition_of
+from django_dcron.jobs.representation import portable_document
 from django_dcron.models import Job
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.targets.shadow import PREFIX, is_shadow
@@ -157,14 +157,14 @@ def _with_duplicates(
 
 def _works_of(job: Job) -> Iterator[str]:
     """Yield the work of the job as it is now, and as it was imported."""
-    yield _work(job.namespace, definition_of(job))
+    yield _work(job.namespace, portable_document(job))
     if imported := (job.imported or {}).get("values"):
         yield _work(job.namespace, imported)
 
 
 def _work_of_entry(entry: SourceEntry, namespace: str, options: ComparisonOptions) -> str:
     job = with_values(Job(), entry.values, options)
-    return _work(entry.namespace or namespace, definition_of(job))
+    return _work(entry.namespace or namespace, portable_document(job))
 
 
 def _work(namespace: str, values: Mapping[str, Any]) -> str:
@@ -324,7 +324,7 @@ def _plan_creation(
     if waits and job.enabled:
         reason = ARRIVED_PAUSED if options.disabled else WAITS_FOR_HANDOVER
         job.enabled, job.pause_reason = False, reason
-    written = definition_of(job)
+    written = portable_document(job)
     names = [*values, *(["enabled"] if waits else [])]
     if options.source:
         store_origin(job, matched, options, {name: written[name] for name in {*names, *PAUSE[:2]}})
@@ -349,7 +349,7 @@ def _plan_adoption(
     pause = pause_of_finished(before, updated, unchanged.entry.values, options)
     updated = with_values(updated, pause, options)
     differing |= differing_values(before, updated, pause)
-    new_values = definition_of(updated)
+    new_values = portable_document(updated)
     base = {name: new_values[name] for name in (*values, *PAUSE[:2])}
     store_origin(updated, matched, options, base)
     outcome = ImportOutcome.CHANGE if differing else ImportOutcome.SAME

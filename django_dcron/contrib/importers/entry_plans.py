@@ -19,7 +19,7 @@ from django_dcron.contrib.importers.origins import (
 from django_dcron.contrib.importers.source_contents import SourceEntry
 from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.portable import check_rules
-from django_dcron.jobs.representation import JOB_FIELDS, definition_of
+from django_dcron.jobs.representation import JOB_FIELDS, portable_document
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Calendar, Job
 from django_dcron.models.job_states import EXHAUSTED
@@ -160,7 +160,7 @@ def pause_of_finished(
 
 
 def differing_values(before: Job, after: Job, names: Iterable[str]) -> dict[str, tuple[Any, Any]]:
-    old_values, new_values = definition_of(before), definition_of(after)
+    old_values, new_values = portable_document(before), portable_document(after)
     pairs = {name: (old_values[name], new_values[name]) for name in names}
     return {name: pair for name, pair in pairs.items() if not same_json(*pair)}
 

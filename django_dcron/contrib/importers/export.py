@@ -15,7 +15,7 @@ from django_dcron.contrib.importers.source_contents import (
 )
 from django_dcron.jobs import portable
 from django_dcron.jobs.portable import DocumentEntry, DocumentProblem, DocumentSyntax
-from django_dcron.jobs.representation import JOB_DEFINITION, JOB_FIELDS, definition_of
+from django_dcron.jobs.representation import JOB_FIELDS, PORTABLE_JOB_FIELDS, portable_document
 from django_dcron.jobs.sync import edited_fields
 from django_dcron.models import Calendar
 
@@ -57,7 +57,7 @@ def _entry_of(entry: DocumentEntry, namespace: str) -> SourceEntry:
     exported_namespace, name = entry.key
     namespace = namespace or exported_namespace
     job = entry.job()
-    names = {field.name for field in JOB_DEFINITION} - {"namespace", "name", "declared"}
+    names = {field.name for field in PORTABLE_JOB_FIELDS} - {"namespace", "name", "declared"}
     has_only_edits = job.declared is not None
     if has_only_edits:
         names = edited_fields(job) & entry.values.keys()
@@ -68,7 +68,7 @@ def _entry_of(entry: DocumentEntry, namespace: str) -> SourceEntry:
 
 
 def _calendar_of(calendar: Calendar) -> SourceCalendar:
-    values = definition_of(calendar)
+    values = portable_document(calendar)
     return SourceCalendar(values.pop("name"), values)
 
 

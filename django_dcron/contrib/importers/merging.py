@@ -32,7 +32,7 @@ from django_dcron.contrib.importers.origins import (
     EntryMatch,
 )
 from django_dcron.jobs.placement import is_retimed
-from django_dcron.jobs.representation import definition_of
+from django_dcron.jobs.representation import portable_document
 from django_dcron.models import Job
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.targets.shadow import is_shadow
@@ -46,7 +46,7 @@ def plan_merge(
     pause = {name: value for name, value in unchanged.entry.values.items() if name in PAUSE}
     values = {name: value for name, value in unchanged.entry.values.items() if name not in PAUSE}
     updates, kept = _merged(before, values, base, options)
-    source_values = definition_of(with_values(before, values, options))
+    source_values = portable_document(with_values(before, values, options))
     new_base = base | {name: source_values[name] for name in values}
     state = _new_state(before, with_values(before, updates, options), pause, base, options)
     if state.kept and state.values:
@@ -59,7 +59,7 @@ def plan_merge(
         due = {"starts_at": unchanged.entry.next_due}
         taken, kept_phase = _merged(before, due, base, options)
         updates, kept = updates | taken, kept | kept_phase
-        new_base |= {"starts_at": definition_of(with_values(before, due, options))["starts_at"]}
+        new_base |= {"starts_at": portable_document(with_values(before, due, options))["starts_at"]}
     job = with_values(before, updates, options)
     changes = differing_values(before, job, updates)
     if (renamed := _rename(matched, before)) is not None:

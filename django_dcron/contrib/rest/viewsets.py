@@ -29,7 +29,7 @@ from django_dcron.contrib.rest.schema import Operation, Schema
 from django_dcron.contrib.rest.scope import rest_scope
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.jobs.audit.actor import acting, request_actor
-from django_dcron.jobs.representation import public
+from django_dcron.jobs.representation import redact_document
 from django_dcron.models import Via
 
 LARGEST_KEY = 2**63 - 1
@@ -77,7 +77,7 @@ class BaseView(APIView):
             and response.status_code < 300
             and not request.user.has_perm(MAY_SEE_SECRETS)
         ):
-            response.data = public(data)
+            response.data = redact_document(data)
         return super().finalize_response(request, response, *args, **kwargs)
 
 

@@ -12,7 +12,7 @@ from django.db.models import Model
 
 from django_dcron.jobs.representation import (
     FIELDS,
-    FieldFormat,
+    DocumentField,
     ValueFormat,
     text_of,
     text_of_time,
@@ -70,9 +70,9 @@ def differences(model: type[Model], before: Values, after: Values) -> list[Field
     ]
 
 
-def _change(field: FieldFormat, before: Any, after: Any) -> FieldChange:
+def _change(field: DocumentField, before: Any, after: Any) -> FieldChange:
     """Return the change of one field. Long values begin shortly before their first difference."""
-    old, new = map(_text_or_value, field.public_change(to_json(before), to_json(after)))
+    old, new = map(_text_or_value, field.redacted_change(to_json(before), to_json(after)))
     start = 0
     if isinstance(old, str) and isinstance(new, str) and max(len(old), len(new)) > LONGEST:
         pairs = enumerate(zip_longest(old, new))
@@ -99,8 +99,8 @@ def shown_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     )
 
 
-def _shown_value(name: str, written: Any) -> str:
-    return text_of_time(written) if name in _TIMES else text_of(written)
+def _shown_value(name: str, json_value: Any) -> str:
+    return text_of_time(json_value) if name in _TIMES else text_of(json_value)
 
 
 def names_of_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -111,26 +111,26 @@ def names_of_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
     return sorted({**before, **after}, key=lambda name: _POSITIONS.get(name, len(_POSITIONS)))
 
 
-def stored_value(field: FieldFormat, value: Any) -> Any:
+def stored_value(field: DocumentField, value: Any) -> Any:
     """Return the value as JSON without secrets, with lists and objects as text.
 
     The text may be shortened. A value that this function has returned stays the same.
     """
-    written = to_json(value)
-    if not isinstance(written, str):
-        written = field.public(written)
-    return _shortened(_text_or_value(written))
+    json_value = to_json(value)
+    if not isinstance(json_value, str):
+        json_value = field.redacted(json_value)
+    return _shortened(_text_or_value(json_value))
 
 
-def _text_or_value(written: Any) -> Any:
+def _text_or_value(json_value: Any) -> Any:
     """Return lists and objects as text; other JSON values unchanged."""
-    if written is None or isinstance(written, str | bool | int | float):
-        return written
-    return json.dumps(written, ensure_ascii=False)
+    if json_value is None or isinstance(json_value, str | bool | int | float):
+        return json_value
+    return json.dumps(json_value, ensure_ascii=False)
 
 
-def _shortened(written: Any, start: int = 0) -> Any:
+def _shortened(json_value: Any, start: int = 0) -> Any:
     """Return a text from ``start`` on, at most ``LONGEST`` characters; other values unchanged."""
-    if not isinstance(written, str):
-        return written
-    return with_ellipsis(f"…{written[start:]}" if start else written, LONGEST)
+    if not isinstance(json_value, str):
+        return json_value
+    return with_ellipsis(f"…{json_value[start:]}" if start else json_value, LONGEST)

@@ -22,7 +22,7 @@ from django_dcron.jobs.placement import (
     runs_without_schedule,
     timetable_of,
 )
-from django_dcron.jobs.representation import JOB_DEFINITION, JOB_FIELDS, FieldFormat
+from django_dcron.jobs.representation import JOB_FIELDS, PORTABLE_JOB_FIELDS, DocumentField
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, messages_of
 from django_dcron.jobs.sync.stored import (
     from_stored,
@@ -248,11 +248,11 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], lis
     return updates, kept
 
 
-def _stored_default(field: FieldFormat) -> Any:
+def _stored_default(field: DocumentField) -> Any:
     return to_stored(field.model_field.get_default())
 
 
-def _stored_value(field: FieldFormat, declared: Mapping[str, Any]) -> Any:
+def _stored_value(field: DocumentField, declared: Mapping[str, Any]) -> Any:
     """Return the field's value in a stored declaration. An omitted field has its default."""
     if field.name not in declared:
         return _stored_default(field)
@@ -287,7 +287,7 @@ def _edited_definition_fields(job: Job) -> set[str]:
     declared = job.declared or {}
     return {
         field.name
-        for field in JOB_DEFINITION
+        for field in PORTABLE_JOB_FIELDS
         if field.name not in _COMPARED_SEPARATELY
         and not same_json(to_stored(field.value_of(job)), _stored_value(field, declared))
     }

@@ -14,7 +14,7 @@ from django_dcron import targets
 from django_dcron.jobs.python_values import as_json
 from django_dcron.jobs.representation import (
     JOB_FIELDS,
-    FieldFormat,
+    DocumentField,
     InvalidField,
     to_json,
 )
@@ -45,9 +45,9 @@ def to_stored(value: Any) -> Any:
 def from_stored(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values by the job's attributes. Raises ``ValidationError`` by field."""
     values = {}
-    for name, written in stored.items():
+    for name, json_value in stored.items():
         try:
-            values[JOB_FIELDS[name].attname] = JOB_FIELDS[name].read(written)
+            values[JOB_FIELDS[name].attname] = JOB_FIELDS[name].read(json_value)
         except InvalidField as error:
             raise ValidationError(
                 {name: ValidationError(error.translate(translation), code=error.code)}
@@ -55,9 +55,9 @@ def from_stored(stored: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def upgrade_stored_value(field: FieldFormat, written: Any) -> Any:
+def upgrade_stored_value(field: DocumentField, json_value: Any) -> Any:
     """Return a value that an earlier release stored, in the form of this release."""
     try:
-        return to_stored(field.read(written))
+        return to_stored(field.read(json_value))
     except InvalidField:
-        return written
+        return json_value

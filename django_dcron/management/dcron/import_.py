@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.contrib.importers.entry_plans import PAUSE
 from django_dcron.contrib.importers.sources import SCHEDULERS, FileFormat
-from django_dcron.jobs.representation import JOB_DEFINITION
+from django_dcron.jobs.representation import PORTABLE_JOB_FIELDS
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.import_report import report
 from django_dcron.management.dcron.importing import (
@@ -172,7 +172,9 @@ def _raise_for_problems(out: Output, options: dict[str, Any], result: ImportResu
 
 
 def _field(text: str) -> str:
-    allowed = sorted({each.name for each in JOB_DEFINITION} - {"namespace", "declared", *PAUSE[1:]})
+    allowed = sorted(
+        {each.name for each in PORTABLE_JOB_FIELDS} - {"namespace", "declared", *PAUSE[1:]}
+    )
     if text not in allowed:
         raise ArgumentTypeError(
             f"unknown field {text!r}.{did_you_mean(text, allowed)} Allowed: {', '.join(allowed)}"

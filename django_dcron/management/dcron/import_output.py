@@ -32,7 +32,7 @@ from django_dcron.contrib.importers.sources import (
     runs_in_workers,
 )
 from django_dcron.exceptions import UnknownTarget
-from django_dcron.jobs.representation import JOB_FIELDS, ValueFormat, definition_of
+from django_dcron.jobs.representation import JOB_FIELDS, ValueFormat, portable_document
 from django_dcron.management.dcron.import_settings import (
     missing_queues,
     show_missing_settings,
@@ -273,7 +273,7 @@ def _change_texts(changes: Changes) -> list[str]:
 
 @cache
 def _defaults() -> dict[str, Any]:
-    return definition_of(Job())
+    return portable_document(Job())
 
 
 def _other_fields(plan: EntryPlan) -> str:

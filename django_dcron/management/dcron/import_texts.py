@@ -75,8 +75,8 @@ def changes_document(
     """Return the changes for programs, by default those of the plan, with secrets redacted."""
     shown = plan.changes if changes is None else changes
     fields = FIELDS[Calendar if isinstance(plan, CalendarPlan) else Job]
-    public = {name: fields[name].public_change(*values) for name, values in shown.items()}
-    return {name: {"from": old, "to": new} for name, (old, new) in public.items()}
+    redacted = {name: fields[name].redacted_change(*values) for name, values in shown.items()}
+    return {name: {"from": old, "to": new} for name, (old, new) in redacted.items()}
 
 
 def refused_texts(unscheduled: int, scheduled: int, run: str) -> list[str]:

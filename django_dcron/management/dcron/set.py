@@ -26,10 +26,10 @@ from django_dcron.jobs.portable import quoted_json
 from django_dcron.jobs.representation import (
     JOB_FIELDS,
     Document,
-    FieldFormat,
+    DocumentField,
     InvalidField,
     ValueFormat,
-    definition_of,
+    portable_document,
     to_json,
     unknown_field,
 )
@@ -82,15 +82,17 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, is_dry = Output(command, options), options["dry_run"]
     job = find_job(options["job"])
-    before, label = definition_of(job), job_keys(job)
+    before, label = portable_document(job), job_keys(job)
     values = _parsed(options["fields"], job)
     next_before = next_after = _next_at(job)
     if any(not field.is_same(field.value_of(job), value) for field, value in values.items()):
         next_after = _save(job, values, is_dry=is_dry)
-    changes = _changes(before, definition_of(job))
+    changes = _changes(before, portable_document(job))
     if output.is_json:
-        public = {name: JOB_FIELDS[name].public_change(*values) for name, values in changes.items()}
-        document = {"dry_run": is_dry, "changes": public, "next_at": iso(next_after)}
+        redacted = {
+            name: JOB_FIELDS[name].redacted_change(*values) for name, values in changes.items()
+        }
+        document = {"dry_run": is_dry, "changes": redacted, "next_at": iso(next_after)}
         output.json({"version": 1, **label, **document})
         return
     for name, (was, now) in changes.items():
@@ -104,9 +106,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         output.line("Nothing was changed.")
 
 
-def _parsed(assignments: Sequence[str], job: Job) -> dict[FieldFormat, Any]:
+def _parsed(assignments: Sequence[str], job: Job) -> dict[DocumentField, Any]:
     """Return the value of each given field. Raises ``CommandError`` with all errors."""
-    values: dict[FieldFormat, Any] = {}
+    values: dict[DocumentField, Any] = {}
     named: set[str] = set()
     unreadable: set[str] = set()
     problems = []
@@ -133,7 +135,7 @@ def _parsed(assignments: Sequence[str], job: Job) -> dict[FieldFormat, Any]:
     return values
 
 
-def _refusals(job: Job, values: Mapping[FieldFormat, Any], unreadable: set[str]) -> list[str]:
+def _refusals(job: Job, values: Mapping[DocumentField, Any], unreadable: set[str]) -> list[str]:
     """Return why the values are refused, apart from the unreadable fields."""
     _assign(job, values)
     try:
@@ -143,7 +145,7 @@ def _refusals(job: Job, values: Mapping[FieldFormat, Any], unreadable: set[str])
     return []
 
 
-def _parse(field: FieldFormat, text: str, job: Job) -> Any:
+def _parse(field: DocumentField, text: str, job: Job) -> Any:
     """Return the value of the job's attribute. Raises ``InvalidField`` or ``CommandError``."""
     if field.nullable and text in ("", NULL):
         return None
@@ -178,7 +180,7 @@ def _why_not_settable(name: str) -> str:
     return str(error) if "near" in error.params else f"{error} Fields: {', '.join(SETTABLE)}."
 
 
-def _save(job: Job, values: Mapping[FieldFormat, Any], *, is_dry: bool) -> datetime | None:
+def _save(job: Job, values: Mapping[DocumentField, Any], *, is_dry: bool) -> datetime | None:
     """Save the job and return its next occurrence. If ``is_dry``, nothing stays saved."""
     _assign(job, values)
     using = alias_for(Job)
@@ -199,7 +201,7 @@ def _save(job: Job, values: Mapping[FieldFormat, Any], *, is_dry: bool) -> datet
         raise
 
 
-def _assign(job: Job, values: Mapping[FieldFormat, Any]) -> None:
+def _assign(job: Job, values: Mapping[DocumentField, Any]) -> None:
     for field, value in values.items():
         setattr(job, field.attname, value)
 
@@ -210,7 +212,7 @@ def _broken_rules(error: ValidationError, job: Job) -> Iterator[str]:
         field = JOB_FIELDS.get(name)
         label = "" if name == NON_FIELD_ERRORS else f"{name}: "
         if field is not None:
-            label += f"{quoted_json(field.public(to_json(field.value_of(job))))}: "
+            label += f"{quoted_json(field.redacted(to_json(field.value_of(job))))}: "
         for each in errors:
             choices = field.model_field.flatchoices if field and each.code == CHOICE else ()
             allowed = f" Allowed: {', '.join(str(value) for value, _label in choices)}."

@@ -29,7 +29,7 @@ from django_dcron.diagnosis.lookahead import Lookahead, look_ahead
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import sync
-from django_dcron.jobs.representation import JOB_DEFINITION, document_of, public
+from django_dcron.jobs.representation import PORTABLE_JOB_FIELDS, document_of, redact_document
 from django_dcron.management.dcron.freezes import time_until_text, warn_of_freezes
 from django_dcron.management.dcron.job_selection import state_cell
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
@@ -173,7 +173,7 @@ def _statistics_fields(
 
 def _definition(job: Job) -> Iterator[tuple[str, Cell]]:
     """Yield the fields that differ from their defaults, and the most important ones."""
-    for field in JOB_DEFINITION:
+    for field in PORTABLE_JOB_FIELDS:
         if field.name in ELSEWHERE or field.name == "description":
             continue
         default = field.model_field.get_default()
@@ -192,7 +192,7 @@ def _document(
     return {
         "version": 1,
         "at": now,
-        "job": public(document_of(job)) | {"status": status_of(job, now)},
+        "job": redact_document(document_of(job)) | {"status": status_of(job, now)},
         "followed_by": [{"job": str(link.job), "on": link.on} for link in jobs_after(job)[:SHOWN]],
         "running": [str(run.pk) for run in job_status.running_runs(job)],
         "arguments_rejected": ArgumentsChecker().why_rejected(job),

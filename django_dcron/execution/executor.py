@@ -101,6 +101,7 @@ def execute(
     token = uuid4()
     heartbeats = heartbeats or process_heartbeats()
     extra_rounds = heartbeats.extra_rounds
+    dropped = {"event": "dropped", "run": str(run_id), "attempt": attempt, "worker": worker}
     started = retry_until_available(
         lambda: _start_unless_locked(run_id, attempt, token, worker, heartbeats),
         f"start run {run_id}",
@@ -108,14 +109,18 @@ def execute(
         give_up_after=START_TIMEOUT,
     )
     if started is None:
-        extra = {"event": "dropped", "run": str(run_id), "attempt": attempt, "worker": worker}
-        logger.debug("delivery dropped: run=%s attempt=%d", run_id, attempt, extra=extra)
+        logger.debug("delivery dropped: run=%s attempt=%d", run_id, attempt, extra=dropped)
         return None
     reach_sync_point("start.done")
     if definition_id(started.run.job) != started.definition:
         _record_definition(started, using)
-    last_sent_at = _time_of_fresh_heartbeat(started, attempt, worker, using)
+    last_sent_at = _confirm_not_lost(started, attempt, using)
     if last_sent_at is None:
+        text = (
+            "delivery dropped: run=%s attempt=%d reason=the attempt was declared lost while this "
+            "process was suspended"
+        )
+        logger.warning(text, run_id, attempt, extra=dropped)
         return None
     run = CurrentRun(
         started.run,
@@ -192,13 +197,12 @@ def _record_definition(started: _Started, using: str) -> None:
         )
 
 
-def _time_of_fresh_heartbeat(
-    started: _Started, attempt: int, worker: str, using: str
-) -> float | None:
-    """Return a time at which the attempt's heartbeat was fresh, on the monotonic clock.
+def _confirm_not_lost(started: _Started, attempt: int, using: str) -> float | None:
+    """Renew the attempt's heartbeat if this process may have been suspended since the start.
 
-    If this process was suspended after the start for longer than ``DCRON_RUN_LEASE``, another
-    attempt may run already. Returns None if the attempt has been declared lost.
+    After more than ``DCRON_RUN_LEASE``, another attempt may run already. Returns a time at which
+    the heartbeat was fresh, in seconds of the monotonic clock, or None if the attempt was declared
+    lost.
     """
     queried_at = time.monotonic()
     if queried_at - started.queried_at < settings.RUN_LEASE.total_seconds():
@@ -208,13 +212,6 @@ def _time_of_fresh_heartbeat(
         lambda: transitions.renew_heartbeat(run.pk, attempt), f"renew heartbeat of {run.pk}", using
     ):
         return queried_at
-    logger.warning(
-        "delivery dropped: run=%s attempt=%d reason=the attempt was declared lost while this "
-        "process was suspended",
-        run.pk,
-        attempt,
-        extra={"event": "dropped", "run": str(run.pk), "attempt": attempt, "worker": worker},
-    )
     return None
 
 

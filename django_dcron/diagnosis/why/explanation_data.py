@@ -68,7 +68,7 @@ class ExplanationData:
             self.timetable = timetable_of(job)
         except InvalidSchedule as error:
             self.schedule_error = error.translate(translation)
-        self.requested = requested_time.parse_requested_time(
+        self.requested = requested_time.interpret_requested_time(
             instant, self.zone, self.timetable, exact=exact
         )
         self.now = database_now(alias_for(Run))

@@ -25,7 +25,10 @@ SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class RequestedTime:
-    """The minute in question if given as a whole minute, else the second."""
+    """The interval that a requested time stands for.
+
+    It is the whole minute if the seconds of the time are 0, otherwise one second.
+    """
 
     start: datetime
     end: datetime
@@ -37,7 +40,7 @@ class RequestedTime:
     """A remark about a clock change on that day."""
 
 
-def parse_requested_time(
+def interpret_requested_time(
     instant: datetime, zone: ZoneInfo, timetable: Timetable | None, *, exact: bool = False
 ) -> RequestedTime:
     """Interpret ``instant``, which may be a local time that the clocks of ``zone`` skip.

@@ -97,7 +97,7 @@ def _read_and_exit(kind: str, text: bytes, values: int, max_bytes: int, writing:
 def _answer(
     read: Callable[[bytes, int], object], text: bytes, values: int, max_bytes: int
 ) -> bytes:
-    from django_dcron.utils.untrusted.plain import TextRefused, ValueTooLarge
+    from django_dcron.utils.untrusted.value_json import TextRefused, ValueTooLarge
 
     try:
         encoded = json.dumps(read(text, values), allow_nan=False).encode()

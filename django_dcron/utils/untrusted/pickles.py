@@ -13,7 +13,7 @@ import pickle
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django_dcron.utils.untrusted import plain
+from django_dcron.utils.untrusted import value_json
 
 PACKAGE = "apscheduler.triggers."
 TIMES: dict[str, Any] = {
@@ -45,7 +45,7 @@ class _Unpickler(pickle.Unpickler):
             return _pytz_zone
         if module.startswith(PACKAGE) and name.isidentifier():
             return type(name, (_UnpickledObject,), {})
-        raise plain.TextRefused(
+        raise value_json.TextRefused(
             f"its state contains a {module}.{name}, which is not allowed in a pickle"
         )
 
@@ -65,22 +65,22 @@ def _attribute(of: Any, name: str) -> Any:
     Refuse anything else.
     """
     if of is not _zone or name != "_unpickle":
-        raise plain.TextRefused(
+        raise value_json.TextRefused(
             "its state reads an attribute, which is not allowed because it could run code"
         )
     return _zone
 
 
-class PickleEncoder(plain.Encoder):
+class PickleEncoder(value_json.Encoder):
     def encode(self, value: Any, depth: int = 0) -> Any:
         if isinstance(value, _UnpickledObject):
-            return super().encode(plain.Record(type(value).__name__, vars(value)), depth)
+            return super().encode(value_json.Record(type(value).__name__, vars(value)), depth)
         return super().encode(value, depth)
 
 
 def read_pickle(pickled: bytes, max_values: int) -> Any:
     """Return the content of a pickle as JSON.
 
-    Raises ``plain.TextRefused``, or any exception for malformed bytes.
+    Raises ``value_json.TextRefused``, or any exception for malformed bytes.
     """
     return PickleEncoder(max_values).encode(_Unpickler(io.BytesIO(pickled)).load())

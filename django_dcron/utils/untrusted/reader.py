@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from django_dcron.utils.untrusted import child
-from django_dcron.utils.untrusted.plain import decode_plain
+from django_dcron.utils.untrusted.value_json import decode
 
 MEGABYTE = 1024 * 1024
 BOOT = (
@@ -101,7 +101,7 @@ class Reader:
             raise Unreadable("reading it took too long or crashed the reader") from None
         if status == child.READ:
             try:
-                return decode_plain(json.loads(answer))
+                return decode(json.loads(answer))
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                 raise Unreadable(f"it can't be read: {type(error).__name__}: {error}") from None
         raise Unreadable(_refusal_text(status, answer, limits))

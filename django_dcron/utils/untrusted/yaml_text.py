@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from django_dcron.utils.untrusted.plain import Encoder, TextRefused
+from django_dcron.utils.untrusted.value_json import Encoder, TextRefused
 
 MERGE_TAG = "tag:yaml.org,2002:merge"
 

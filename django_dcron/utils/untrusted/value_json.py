@@ -1,6 +1,6 @@
 """Encode values of pickles and YAML as JSON, and decode them.
 
-The child sends this JSON to its parent.
+The child process (``child``) sends this JSON to its parent (``reader``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 
 MAX_DEPTH = 100
 SHOWN_LENGTH = 80
+_TIMES = (datetime, date, timedelta, timezone, ZoneInfo)
 
 
 class TextRefused(Exception):
@@ -76,7 +77,9 @@ class Encoder:
             return {"dict": self._pairs(value, depth)}
         if kind is Record:
             return {"record": [value.kind, self._pairs(value.attributes, depth)]}
-        return self._time(value, depth)
+        if kind in _TIMES:
+            return self._encode_time(value, depth)
+        return {"other": f"{value!r:.{SHOWN_LENGTH}}"}
 
     def _pairs(self, mapping: dict[Any, Any], depth: int) -> list[list[Any]]:
         return [
@@ -84,7 +87,7 @@ class Encoder:
             for key, value in mapping.items()
         ]
 
-    def _time(self, value: Any, depth: int) -> Any:
+    def _encode_time(self, value: Any, depth: int) -> Any:
         kind = type(value)
         if kind is datetime:
             naive = value.replace(tzinfo=None).isoformat()
@@ -95,18 +98,16 @@ class Encoder:
             return {"timedelta": [value.days, value.seconds, value.microseconds]}
         if kind is timezone:
             return {"offset": value.utcoffset(None).total_seconds()}
-        if kind is ZoneInfo:
-            return {"zone": value.key}
-        return {"other": f"{value!r:.{SHOWN_LENGTH}}"}
+        return {"zone": value.key}
 
 
-def decode_plain(encoded: Any) -> Any:
+def decode(encoded: Any) -> Any:
     """Return the value that was encoded.
 
     Raises ``ValueError``, ``TypeError`` or ``OverflowError`` for JSON that no encoder writes.
     """
     if isinstance(encoded, list):
-        return list(map(decode_plain, encoded))
+        return list(map(decode, encoded))
     if not isinstance(encoded, dict):
         return encoded
     ((tag, inner),) = encoded.items()
@@ -114,7 +115,7 @@ def decode_plain(encoded: Any) -> Any:
 
 
 def _dict(pairs: Any) -> dict[Any, Any]:
-    return {_hashable(decode_plain(key)): decode_plain(value) for key, value in pairs}
+    return {_hashable(decode(key)): decode(value) for key, value in pairs}
 
 
 def _hashable(key: Any) -> Any:
@@ -123,7 +124,7 @@ def _hashable(key: Any) -> Any:
 
 def _datetime(parts: Any) -> datetime:
     naive, fold, zone = parts
-    decoded = decode_plain(zone)
+    decoded = decode(zone)
     if decoded is not None and not isinstance(decoded, tzinfo):
         raise ValueError(f"invalid time zone {decoded!r:.{SHOWN_LENGTH}}")
     return datetime.fromisoformat(naive).replace(tzinfo=decoded, fold=fold)
@@ -135,8 +136,8 @@ def _offset(seconds: float) -> timezone:
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "float": float,
-    "tuple": lambda items: tuple(map(decode_plain, items)),
-    "set": lambda items: set(map(_hashable, map(decode_plain, items))),
+    "tuple": lambda items: tuple(map(decode, items)),
+    "set": lambda items: set(map(_hashable, map(decode, items))),
     "dict": _dict,
     "record": lambda parts: Record(parts[0], _dict(parts[1])),
     "datetime": _datetime,

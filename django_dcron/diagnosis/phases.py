@@ -36,13 +36,13 @@ class PhaseKind(StrEnum):
     EARLIER_RUNS = "earlier_runs"
     """Delayed by the overlap policy, or backfilled and waiting for other runs."""
     BACKOFF = "backoff"
-    BETWEEN = "between"
+    BACKOFF_OR_LATER = "backoff_or_later"
     """Backoff and everything else until the start; details aren't recorded."""
     DUE = "due"
     """Due, but not dispatched yet."""
     QUEUED = "queued"
     """Dispatched, but not started yet."""
-    START = "start"
+    DUE_OR_QUEUED = "due_or_queued"
     """Due, but not started yet; when it was dispatched first isn't recorded."""
     RUNNING = "running"
 
@@ -83,10 +83,10 @@ def phases_of_attempts(run: Run, attempts: Sequence[Attempt], now: datetime) -> 
     by_attempt = []
     for attempt in attempts:
         ended = attempt.finished_at or max(end, attempt.started_at)
-        marks = [*_waits(run, attempt, attempt.started_at), _Mark(PhaseKind.RUNNING, ended)]
+        ends = [*_waits(run, attempt, attempt.started_at), _PhaseEnd(PhaseKind.RUNNING, ended)]
         by_attempt.append(
             AttemptPhases(
-                attempt.number, attempt, tuple(_phases(at, marks)), _claim_delay(run, attempt)
+                attempt.number, attempt, tuple(_phases(at, ends)), _claim_delay(run, attempt)
             )
         )
         at = max(at, ended)
@@ -100,7 +100,7 @@ def phases_of_attempts(run: Run, attempts: Sequence[Attempt], now: datetime) -> 
 def _first_phase_start(run: Run, attempts: Sequence[Attempt], end: datetime) -> datetime:
     first = attempts[0] if attempts else None
     if first is None or first.number == 1:
-        return _first_attempt_start(run, end)
+        return _start_of_first_wait(run, end)
     return min(first.due_at or first.started_at, first.started_at)
 
 
@@ -111,7 +111,7 @@ def _claim_delay(run: Run, attempt: Attempt | None) -> timedelta | None:
     return run.claimed_at - due_at
 
 
-def _first_attempt_start(run: Run, end: datetime) -> datetime:
+def _start_of_first_wait(run: Run, end: datetime) -> datetime:
     """Return when the phases of the first attempt begin.
 
     A backfilled run is created long after its scheduled time. A run claimed ahead may be cancelled
@@ -123,22 +123,22 @@ def _first_attempt_start(run: Run, end: datetime) -> datetime:
     )
 
 
-class _Mark(NamedTuple):
-    """A phase and the time at which it ended."""
+class _PhaseEnd(NamedTuple):
+    """The kind of a phase, and the time at which the phase ended."""
 
     kind: PhaseKind
     until: datetime
 
 
 WAIT_WITHOUT_DUE_TIME = {
-    PhaseKind.BACKOFF: PhaseKind.BETWEEN,
+    PhaseKind.BACKOFF: PhaseKind.BACKOFF_OR_LATER,
     PhaseKind.EARLIER_RUNS: PhaseKind.EARLIER_RUNS,
-    PhaseKind.EARLY: PhaseKind.START,
+    PhaseKind.EARLY: PhaseKind.DUE_OR_QUEUED,
 }
 """The kind of a wait, by its first kind, if the attempt's due time isn't recorded."""
 
 
-def _waits(run: Run, attempt: Attempt | None, until: datetime) -> list[_Mark]:
+def _waits(run: Run, attempt: Attempt | None, until: datetime) -> list[_PhaseEnd]:
     """Return what the attempt waited for until it started.
 
     Without an ``attempt``, return what the next attempt waits for until ``until``.
@@ -148,19 +148,22 @@ def _waits(run: Run, attempt: Attempt | None, until: datetime) -> list[_Mark]:
     queued_at = attempt.queued_at if attempt else run.dispatched_at
     first = _first_wait(run, number)
     sent_once = queued_at and not (number == run.attempt and run.deliveries > 1)
-    last = PhaseKind.QUEUED if sent_once else PhaseKind.START
+    last = PhaseKind.QUEUED if sent_once else PhaseKind.DUE_OR_QUEUED
     if attempt is None and run.state == State.WAITING:
         last = PhaseKind.EARLIER_RUNS
     elif attempt is None and run.state == State.PENDING and not run.dispatched_at:
         last = PhaseKind.DUE
     elif attempt and due_at is None:
         last = WAIT_WITHOUT_DUE_TIME[first]
-    marks = [] if due_at is None else [_Mark(first, due_at)]
+    ends = [] if due_at is None else [_PhaseEnd(first, due_at)]
     if first is PhaseKind.EARLY:
-        marks.append(_Mark(PhaseKind.UNCLAIMED, run.claimed_at))
+        ends.append(_PhaseEnd(PhaseKind.UNCLAIMED, run.claimed_at))
     if last is PhaseKind.QUEUED and queued_at:
-        marks.append(_Mark(PhaseKind.DUE, queued_at))
-    return [*(_Mark(mark.kind, min(mark.until, until)) for mark in marks), _Mark(last, until)]
+        ends.append(_PhaseEnd(PhaseKind.DUE, queued_at))
+    return [
+        *(_PhaseEnd(each.kind, min(each.until, until)) for each in ends),
+        _PhaseEnd(last, until),
+    ]
 
 
 def _first_wait(run: Run, number: int) -> PhaseKind:
@@ -170,8 +173,8 @@ def _first_wait(run: Run, number: int) -> PhaseKind:
     return PhaseKind.EARLIER_RUNS if run.trigger == Trigger.BACKFILL else PhaseKind.EARLY
 
 
-def _phases(since: datetime, marks: Sequence[_Mark]) -> Iterator[Phase]:
-    for kind, until in marks:
+def _phases(since: datetime, ends: Sequence[_PhaseEnd]) -> Iterator[Phase]:
+    for kind, until in ends:
         if until > since or kind is PhaseKind.RUNNING:
             until = max(until, since)
             yield Phase(kind, since, until)

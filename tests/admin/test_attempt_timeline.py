@@ -28,7 +28,7 @@ def make_attempt_phases(*lengths: float) -> list[AttemptPhases]:
     for number, (waited, ran) in enumerate(zip(lengths[::2], lengths[1::2], strict=True), start=1):
         started, ended = at + waited * SECOND, at + (waited + ran) * SECOND
         attempt = Attempt(number=number, outcome="failed", started_at=started, finished_at=ended)
-        kind = PhaseKind.BETWEEN if number > 1 else PhaseKind.START
+        kind = PhaseKind.BACKOFF_OR_LATER if number > 1 else PhaseKind.DUE_OR_QUEUED
         phases = (Phase(kind, at, started), Phase(PhaseKind.RUNNING, started, ended))
         found.append(AttemptPhases(number, attempt, phases))
         at = ended
@@ -106,8 +106,8 @@ def test_legend_does_not_claim_that_a_run_waited_to_be_sent_if_that_is_unknown()
         return [bar.legend_label for bar in timeline.legend]
 
     assert legend(PhaseKind.EARLY) == [LEGEND_LABELS["pending"]]
-    assert legend(PhaseKind.EARLY, PhaseKind.START) == [WAITING_TO_START]
-    assert legend(PhaseKind.START, PhaseKind.EARLY) == [WAITING_TO_START]
+    assert legend(PhaseKind.EARLY, PhaseKind.DUE_OR_QUEUED) == [WAITING_TO_START]
+    assert legend(PhaseKind.DUE_OR_QUEUED, PhaseKind.EARLY) == [WAITING_TO_START]
 
 
 def test_lane_shows_outcome_and_duration_of_attempt() -> None:

@@ -631,7 +631,7 @@ def test_timeline_table_lists_waits_of_every_attempt(admin_client: Client, retri
         f"1 {PHASE_LABELS[PhaseKind.QUEUED]} 12:00:00.010 12:00:04.010 4.0 s",
         f"1 {FAILED} 12:00:04.010 12:00:08.000 4.0 s",
         f"2 {PHASE_LABELS[PhaseKind.BACKOFF]} 12:00:08.000 12:00:18.000 10.0 s",
-        f"2 {PHASE_LABELS[PhaseKind.START]} 12:00:18.000 12:00:18.050 50 ms",
+        f"2 {PHASE_LABELS[PhaseKind.DUE_OR_QUEUED]} 12:00:18.000 12:00:18.050 50 ms",
         f"2 {FAILED} 12:00:18.050 12:00:19.050 1.0 s",
     ]
     assert rows[-2].startswith(f"3 {PHASE_LABELS[PhaseKind.BACKOFF]}")

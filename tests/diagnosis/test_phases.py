@@ -74,7 +74,7 @@ def test_start_before_recorded_delivery_has_no_queued_phase() -> None:
 
     assert shown(phases_of_attempts(run, attempts, at(25)))[1] == [
         ("backoff", 5, 20),
-        ("start", 20, 21),
+        ("due_or_queued", 20, 21),
         ("running", 21, 25),
     ]
 
@@ -85,13 +85,13 @@ def test_attempt_that_was_sent_twice_does_not_show_when_it_was_sent_first() -> N
 
     assert shown(phases_of_attempts(run, attempts, at(55))) == [
         [("due", 0, 1), ("queued", 1, 2), ("running", 2, 5)],
-        [("backoff", 5, 20), ("start", 20, 51), ("running", 51, 55)],
+        [("backoff", 5, 20), ("due_or_queued", 20, 51), ("running", 51, 55)],
     ]
 
 
 @pytest.mark.parametrize(
     ("trigger", "begins"),
-    [("schedule", "start"), ("manual", "start"), ("backfill", "earlier_runs")],
+    [("schedule", "due_or_queued"), ("manual", "due_or_queued"), ("backfill", "earlier_runs")],
 )
 def test_attempts_without_due_time_have_start_and_running_phases(trigger: str, begins: str) -> None:
     run = run_with(
@@ -107,7 +107,7 @@ def test_attempts_without_due_time_have_start_and_running_phases(trigger: str, b
 
     assert shown(found) == [
         [(begins, 0, 1), ("running", 1, 5)],
-        [("between", 5, 11), ("running", 11, 15)],
+        [("backoff_or_later", 5, 11), ("running", 11, 15)],
     ]
     assert [each.claim_delay for each in found] == [None, None]
 
@@ -150,8 +150,8 @@ def test_next_attempt_is_in_backoff_until_due() -> None:
             {"state": "pending", "deliveries": 1, "queued_at": at(2)},
             [("due", 0, 2), ("queued", 2, 8)],
         ),  # to be dispatched again
-        ({"state": "pending", "deliveries": 2, "queued_at": at(5)}, [("start", 0, 8)]),
-        ({"state": "queued", "deliveries": 2, "queued_at": at(5)}, [("start", 0, 8)]),
+        ({"state": "pending", "deliveries": 2, "queued_at": at(5)}, [("due_or_queued", 0, 8)]),
+        ({"state": "queued", "deliveries": 2, "queued_at": at(5)}, [("due_or_queued", 0, 8)]),
         (
             {"state": "queued", "deliveries": 1, "queued_at": at(2)},
             [("due", 0, 2), ("queued", 2, 8)],
@@ -162,7 +162,7 @@ def test_next_attempt_is_in_backoff_until_due() -> None:
             [("earlier_runs", 5, 8)],
         ),
         ({"state": "missed", "claimed_at": at(7), "finished_at": at(7)}, [("unclaimed", 0, 7)]),
-        ({"state": "cancelled", "finished_at": at(4)}, [("start", 0, 4)]),
+        ({"state": "cancelled", "finished_at": at(4)}, [("due_or_queued", 0, 4)]),
     ],
 )
 def test_run_without_attempt_has_waiting_phases(values: dict[str, Any], phases: list[Any]) -> None:
@@ -184,7 +184,7 @@ def test_backfilled_run_starts_at_creation() -> None:
     run = run_with(state="running", due_at=at(7), started_at=at(8), **long_ago)
 
     assert shown(phases_of_attempts(run, [attempt(1, 8, due=7)], at(9))) == [
-        [("earlier_runs", 0, 7), ("start", 7, 8), ("running", 8, 9)]
+        [("earlier_runs", 0, 7), ("due_or_queued", 7, 8), ("running", 8, 9)]
     ]
 
 
@@ -205,7 +205,7 @@ def test_first_of_latest_attempts_starts_at_its_due_time() -> None:
 
     assert shown(found) == [
         [("due", 97, 98), ("queued", 98, 100), ("running", 100, 105)],
-        [("backoff", 105, 110), ("start", 110, 120), ("running", 120, 125)],
+        [("backoff", 105, 110), ("due_or_queued", 110, 120), ("running", 120, 125)],
     ]
 
 

@@ -42,10 +42,10 @@ PHASE_LABELS = {
     PhaseKind.UNCLAIMED: gettext_lazy("Due, not claimed by a node yet"),
     PhaseKind.EARLIER_RUNS: gettext_lazy("Waiting for earlier runs"),
     PhaseKind.BACKOFF: gettext_lazy("Backoff"),
-    PhaseKind.BETWEEN: gettext_lazy("Backoff and waiting to start"),
+    PhaseKind.BACKOFF_OR_LATER: gettext_lazy("Backoff and waiting to start"),
     PhaseKind.DUE: gettext_lazy("Due, not sent to a worker yet"),
     PhaseKind.QUEUED: gettext_lazy("Sent, waiting for a worker"),
-    PhaseKind.START: gettext_lazy("Due, not started yet"),
+    PhaseKind.DUE_OR_QUEUED: gettext_lazy("Due, not started yet"),
     PhaseKind.RUNNING: gettext_lazy("Running"),
 }
 WAIT_COLORS = {
@@ -53,7 +53,7 @@ WAIT_COLORS = {
     PhaseKind.EARLIER_RUNS: "waiting",
     PhaseKind.QUEUED: "queued",
 }
-HATCHED = {PhaseKind.BACKOFF, PhaseKind.BETWEEN}
+HATCHED = {PhaseKind.BACKOFF, PhaseKind.BACKOFF_OR_LATER}
 LEGEND_LABELS = {
     "missed": gettext_lazy("Not claimed by a node"),
     "waiting": gettext_lazy("Waiting for earlier runs"),
@@ -105,7 +105,7 @@ class AttemptBar:
 
     @property
     def legend_label(self) -> str:
-        if self.phase.kind is PhaseKind.START:
+        if self.phase.kind is PhaseKind.DUE_OR_QUEUED:
             return str(WAITING_TO_START)
         return str(LEGEND_LABELS[self.style])
 
@@ -182,7 +182,7 @@ class AttemptTimeline:
     def legend(self) -> list[AttemptBar]:
         """One wait of each style. A general label replaces a precise one of its style."""
         waits = [bar for lane in self.lanes for bar in lane.bars if not bar.solid]
-        general = [bar for bar in waits if bar.phase.kind is PhaseKind.START]
+        general = [bar for bar in waits if bar.phase.kind is PhaseKind.DUE_OR_QUEUED]
         return list({bar.style: bar for bar in [*waits, *general]}.values())
 
 

@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 from django.core.exceptions import ImproperlyConfigured
@@ -48,10 +49,16 @@ except ImportError as error:
 
 logger = logging.getLogger(__name__)
 
-LEASES = "leases.json"
-"""Maps name to [holder, taken at, expires at], seconds of the host's monotonic clock."""
+LEASE_FILE = "leases.json"
+"""Maps the name of each lock to its ``StoredLease`` as a list."""
 
-Leases = dict[str, tuple[str, float, float]]
+
+class StoredLease(NamedTuple):
+    """A lease in the file. The times are seconds of the host's monotonic clock."""
+
+    holder: str
+    taken_at: float
+    expires_at: float
 
 
 def _own_directory() -> Path:
@@ -86,8 +93,8 @@ class FileLock:
         with self._locked_directory() as directory:
             now = _host_clock()
             leases = _read(directory, now)
-            held = [name for name in names if name not in leases or leases[name][0] == holder]
-            _write(directory, leases | dict.fromkeys(held, (holder, now, now + seconds)))
+            held = [name for name in names if name not in leases or leases[name].holder == holder]
+            _write(directory, leases | dict.fromkeys(held, StoredLease(holder, now, now + seconds)))
         return [Lease(name, holder, started + seconds) for name in held]
 
     def release(self, names: Collection[str], holder: str) -> None:
@@ -96,7 +103,7 @@ class FileLock:
             return
         with self._locked_directory() as directory:
             leases = _read(directory, _host_clock())
-            released = {name for name in names if name in leases and leases[name][0] == holder}
+            released = {name for name in names if name in leases and leases[name].holder == holder}
             _write(
                 directory, {name: lease for name, lease in leases.items() if name not in released}
             )
@@ -107,7 +114,7 @@ class FileLock:
             return {}
         with self._locked_directory() as directory:
             leases = _read(directory, _host_clock())
-        return {name: leases[name][0] for name in names if name in leases}
+        return {name: leases[name].holder for name in names if name in leases}
 
     @contextmanager
     def _locked_directory(self) -> Iterator[int]:
@@ -153,12 +160,12 @@ def _host_clock() -> float:
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
-def _read(directory: int, now: float) -> Leases:
-    """Return the leases that are valid at ``now``."""
+def _read(directory: int, now: float) -> dict[str, StoredLease]:
+    """Return the leases that are valid at ``now``, by the name of the lock."""
     try:
-        with open(os.open(LEASES, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)) as file:
-            leases: Leases = {
-                name: (str(holder), float(taken_at), float(expires_at))
+        with open(os.open(LEASE_FILE, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)) as file:
+            leases = {
+                name: StoredLease(str(holder), float(taken_at), float(expires_at))
                 for name, (holder, taken_at, expires_at) in json.load(file).items()
             }
     except FileNotFoundError:
@@ -169,13 +176,15 @@ def _read(directory: int, now: float) -> Leases:
         text = "lease file unreadable, assuming that all locks are free"
         logger.warning(text, exc_info=True, extra={"event": "leases_unreadable"})
         return {}
-    return {name: lease for name, lease in leases.items() if lease[1] <= now < lease[2]}
+    return {
+        name: lease for name, lease in leases.items() if lease.taken_at <= now < lease.expires_at
+    }
 
 
-def _write(directory: int, leases: Leases) -> None:
+def _write(directory: int, leases: dict[str, StoredLease]) -> None:
     # One name is enough: the directory is locked. A file left by a crash is overwritten.
-    new = f"{LEASES}.new"
+    new = f"{LEASE_FILE}.new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with open(os.open(new, flags, mode=0o600, dir_fd=directory), "w") as file:
         json.dump(leases, file)
-    os.replace(new, LEASES, src_dir_fd=directory, dst_dir_fd=directory)
+    os.replace(new, LEASE_FILE, src_dir_fd=directory, dst_dir_fd=directory)

@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from django_dcron.locks import Lock, get_lock
 from django_dcron.locks.database import DatabaseLock
-from django_dcron.locks.file import LEASES, FileLock
+from django_dcron.locks.file import LEASE_FILE, FileLock
 from django_dcron.locks.redis import RedisLock
 from django_dcron.models import LockLease
 
@@ -66,7 +66,7 @@ def file_backend(file_lock_directory: Path) -> Backend:
         obstacle.touch()
         return FileLock(obstacle / "locks")
 
-    return Backend("file", lambda: (file_lock_directory / LEASES).unlink(), unreachable)
+    return Backend("file", lambda: (file_lock_directory / LEASE_FILE).unlink(), unreachable)
 
 
 on_real_transactions = pytest.mark.django_db(transaction=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from django_dcron.exceptions import LockUnavailable
-from django_dcron.locks.file import LEASES, FileLock
+from django_dcron.locks.file import LEASE_FILE, FileLock
 from tests.logs import logged
 
 LONG = timedelta(minutes=5)
@@ -26,7 +26,7 @@ def lock(file_lock_directory: Path) -> FileLock:
 @pytest.fixture
 def leases(lock: FileLock) -> Path:
     lock.hold(["1"], "a", LONG)
-    return lock.directory / LEASES
+    return lock.directory / LEASE_FILE
 
 
 def test_only_the_owner_can_read_the_files(leases: Path) -> None:
@@ -78,7 +78,7 @@ class TestLeaseFile:
         assert lock.holders(["1"]) == {"1": "b"}
 
     def test_half_written_file_of_a_crash_is_ignored(self, lock: FileLock, leases: Path) -> None:
-        leases.with_name(f"{LEASES}.new").write_text('{"2": ["b", 0')
+        leases.with_name(f"{LEASE_FILE}.new").write_text('{"2": ["b", 0')
         assert not lock.hold(["1"], "b", LONG)
         assert lock.hold(["2"], "b", LONG)
 

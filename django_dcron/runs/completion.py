@@ -1,4 +1,4 @@
-"""Decide what follows the end of an attempt: the run ends or is retried.
+"""Decide whether a run ends or is retried after an attempt, and write it.
 
 ``jobs.attempt_end`` calls ``complete_attempt`` and then pauses a job that keeps failing.
 
@@ -35,7 +35,7 @@ from django_dcron.targets.shadow import NOT_EXECUTED, is_shadow
 logger = logging.getLogger("django_dcron.runs")
 
 FAILURES = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST})
-"""The outcomes that count as failures. ``runs.incidents`` groups the attempts."""
+"""Outcomes that count as failures. ``runs.incidents`` groups such attempts into incidents."""
 WITHOUT_EXCEPTION = Failure(FailureClass.TRANSIENT)
 """The failure of an attempt that ended without an exception: it was lost or terminated."""
 

@@ -32,7 +32,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.lists.base import ShortRowsChangeList
 from django_dcron.admin.lists.bounded import BoundedPaginator
-from django_dcron.diagnosis.bounded_count import LIMIT
+from django_dcron.diagnosis.bounded_count import MAX_COUNTED
 from django_dcron.models import Alert
 from django_dcron.policies.alerting import AlertKind
 
@@ -133,7 +133,7 @@ def is_grouped(request: HttpRequest) -> bool:
 
 
 class GroupPaginator(BoundedPaginator):
-    """Paginate groups that are loaded already: up to ``LIMIT``, and one more if there are more."""
+    """Paginate loaded groups: up to ``MAX_COUNTED``, and one more if there are more."""
 
     @cached_property
     def _count_beyond_limit(self) -> int:
@@ -153,7 +153,7 @@ class AlertChangeList(ShortRowsChangeList):
 
     def _read_groups(self) -> None:
         """Set what Django's method sets, without a query that only counts: it would group again."""
-        groups: Any = list(group_alerts(self.queryset)[: LIMIT + 1])
+        groups: Any = list(group_alerts(self.queryset)[: MAX_COUNTED + 1])
         self.paginator = GroupPaginator(groups, self.list_per_page)
         self.result_count = self.paginator.count
         self.full_result_count = None

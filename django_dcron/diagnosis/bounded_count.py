@@ -6,9 +6,9 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-LIMIT = 10_000
+MAX_COUNTED = 10_000
 
 
-def count_up_to(queryset: QuerySet[Any], limit: int = LIMIT) -> int:
+def count_up_to(queryset: QuerySet[Any], limit: int = MAX_COUNTED) -> int:
     """Return the number of rows, or ``limit + 1`` if there are more than ``limit``."""
     return queryset.order_by()[: limit + 1].count()

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- No query reads more than ``LIMIT`` + 1 rows of runs or cursors, each through an index. A higher
-  count is reported as "more".
+- No query reads more than ``MAX_COUNTED`` + 1 rows of runs or cursors, each through an index. A
+  higher count is reported as "more".
 - Jobs are counted in full: there are thousands of them, not millions.
 - A narrowed scope counts only the visible rows. Its figures read no runs outside their state or
   window.
@@ -25,7 +25,7 @@ from uuid import UUID
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
 
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.bounded_count import LIMIT
+from django_dcron.diagnosis.bounded_count import MAX_COUNTED
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
 from django_dcron.models import Attempt, Cursor, Run
@@ -45,13 +45,13 @@ UNSTARTED = (State.PENDING, State.QUEUED, State.WAITING)
 @dataclass(frozen=True, slots=True)
 class LimitedCount:
     number: int
-    """At most ``LIMIT``."""
+    """At most ``MAX_COUNTED``."""
     truncated: bool = False
     """Whether the real number is higher."""
 
     @classmethod
     def up_to_limit(cls, found: int) -> LimitedCount:
-        return cls(min(found, LIMIT), found > LIMIT)
+        return cls(min(found, MAX_COUNTED), found > MAX_COUNTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class JobFigures:
     due_soon: LimitedCount
     """Jobs with an occurrence within the next hour, or with a claimed run not dispatched yet."""
     held_back: int
-    """The number of these jobs that a freeze holds back; at most ``LIMIT``."""
+    """The number of these jobs that a freeze holds back; at most ``MAX_COUNTED``."""
     next_at: datetime | None
     """The earliest of these occurrences, including those that a freeze holds back."""
 
@@ -132,7 +132,7 @@ class RunFigures:
     missed_before: int
     """Earlier missed occurrences that the latest ``SAMPLE`` missed runs count."""
     unstarted: int
-    """Runs that haven't started yet; at most ``LIMIT`` + 1."""
+    """Runs that haven't started yet; at most ``MAX_COUNTED`` + 1."""
     missed_before_unstarted: int
     """Earlier missed occurrences that these runs count."""
     starts: RecentStarts
@@ -152,7 +152,7 @@ class RunFigures:
     @property
     def is_lower_bound(self) -> bool:
         """Whether runs that weren't read may count more missed occurrences."""
-        return self.starts.truncated or self.missed.number > SAMPLE or self.unstarted > LIMIT
+        return self.starts.truncated or self.missed.number > SAMPLE or self.unstarted > MAX_COUNTED
 
     @property
     def success_rate(self) -> SuccessRate:
@@ -200,7 +200,7 @@ def _job_figures(found: Sequence[Summary]) -> JobFigures:
         finished=jobs.distinct,
         quarantined=jobs.total,
         due_soon=LimitedCount.up_to_limit(coming.number + claimed.distinct),
-        held_back=min(coming.counted + claimed.also_distinct, LIMIT),
+        held_back=min(coming.counted + claimed.also_distinct, MAX_COUNTED),
         next_at=min(filter(None, (coming.first, claimed.first)), default=None),
     )
 
@@ -208,8 +208,8 @@ def _job_figures(found: Sequence[Summary]) -> JobFigures:
 def _job_rows(now: datetime, scope: Scope) -> tuple[SummaryQuery, ...]:
     """Return the jobs by state, and the cursors and runs due within the hour.
 
-    Cursors are ahead of claimed occurrences, which are pending runs. At most ``LIMIT`` + 1 of these
-    are read. Their queries have no join, so that the database starts with the times.
+    Cursors are ahead of claimed occurrences, which are pending runs. At most ``MAX_COUNTED`` + 1 of
+    these are read. Their queries have no join, so that the database starts with the times.
     """
     jobs, horizon = scope.jobs.order_by(), now + SOON
     # The cursor of a disabled job has no next occurrence.
@@ -229,13 +229,13 @@ def _job_rows(now: datetime, scope: Scope) -> tuple[SummaryQuery, ...]:
         ),
         SummaryQuery(
             cursors.order_by("next_at"),
-            LIMIT + 1,
+            MAX_COUNTED + 1,
             counted=Case(When(job_is_frozen("pk", "namespace", "next_at"), then=F("pk"))),
             first="next_at",
         ),
         SummaryQuery(
             pending.annotate(counted=counted, frozen=frozen),
-            LIMIT + 1,
+            MAX_COUNTED + 1,
             distinct=Case(When(occurrence & Q(counted=False), then=F("job_id"))),
             also_distinct=Case(When(occurrence & Q(counted=False, frozen=True), then=F("job_id"))),
             first=Case(When(occurrence, then=F("due_at"))),
@@ -254,7 +254,10 @@ def _run_rows(now: datetime, scope: Scope) -> tuple[SummaryQuery, ...]:
         ended.filter(state=State.FAILED),
         ended.filter(state=State.SKIPPED),
     )
-    return (*_missed_rows(ended), *(SummaryQuery(rows.order_by(), LIMIT + 1) for rows in counted))
+    return (
+        *_missed_rows(ended),
+        *(SummaryQuery(rows.order_by(), MAX_COUNTED + 1) for rows in counted),
+    )
 
 
 def _run_figures(found: Sequence[Summary], now: datetime, scope: Scope) -> RunFigures:
@@ -282,7 +285,7 @@ def count_missed_occurrences(runs: QuerySet[Run], since: datetime) -> int:
     """Return the number of occurrences since ``since`` for which no run was started.
 
     An occurrence counts if its run is missed, or if a later run that was missed or hasn't started
-    counts it. The number is a lower bound if more than ``LIMIT`` runs are involved.
+    counts it. The number is a lower bound if more than ``MAX_COUNTED`` runs are involved.
     """
     missed, before, unstarted = summarize(*_missed_rows(runs.filter(due_at__gte=since)))
     return missed.number + before.total + unstarted.total
@@ -292,9 +295,11 @@ def _missed_rows(late: QuerySet[Run]) -> tuple[SummaryQuery, SummaryQuery, Summa
     """Return the missed runs, the latest of them, and the runs that haven't started."""
     missed = late.filter(state=State.MISSED)
     return (
-        SummaryQuery(missed.order_by(), LIMIT + 1),
+        SummaryQuery(missed.order_by(), MAX_COUNTED + 1),
         SummaryQuery(missed.order_by("-due_at"), SAMPLE, total="missed_before"),
-        SummaryQuery(late.filter(state__in=UNSTARTED).order_by(), LIMIT + 1, total="missed_before"),
+        SummaryQuery(
+            late.filter(state__in=UNSTARTED).order_by(), MAX_COUNTED + 1, total="missed_before"
+        ),
     )
 
 

@@ -4,8 +4,8 @@ This takes five queries if all is well and a run has started recently.
 
 Invariants:
 
-- No query reads more than ``LIMIT`` + 1 rows of runs, attempts or cursors, each through an index.
-  Jobs are counted in full.
+- No query reads more than ``MAX_COUNTED`` + 1 rows of runs, attempts or cursors, each through an
+  index. Jobs are counted in full.
 - Nothing is written. Only the database is queried, not Redis or the broker.
 - The cause of a problem is queried only if there is a problem.
 """
@@ -24,7 +24,7 @@ from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
-from django_dcron.diagnosis.bounded_count import LIMIT
+from django_dcron.diagnosis.bounded_count import MAX_COUNTED
 from django_dcron.diagnosis.figures import count_missed_occurrences, window_start
 from django_dcron.diagnosis.long_runs import find_long_runs, running_for_long
 from django_dcron.diagnosis.overdue import (
@@ -273,14 +273,16 @@ def _rows_to_summarize(
     # ``queued_at``, although no worker has started the run since the first one.
     queued_since = Case(When(deliveries__gt=1, then=F("due_at")), default=F("queued_at"))
     return {
-        "overdue_runs": SummaryQuery(overdue, LIMIT + 1, on_agendas, first="due_at"),
+        "overdue_runs": SummaryQuery(overdue, MAX_COUNTED + 1, on_agendas, first="due_at"),
         "overdue_cursors": SummaryQuery(
-            overdue_cursors(cursors, now).order_by("next_at"), LIMIT + 1, first="next_at"
+            overdue_cursors(cursors, now).order_by("next_at"), MAX_COUNTED + 1, first="next_at"
         ),
         "latest_attempt": SummaryQuery(attempts, 1, first="started_at"),
-        "queued": SummaryQuery(queued.order_by("due_at"), LIMIT + 1, first=queued_since),
-        "running": SummaryQuery(alive.order_by(), LIMIT + 1),
-        "stuck": SummaryQuery(stuck_runs(runs, now).order_by("due_at"), LIMIT + 1, first="due_at"),
+        "queued": SummaryQuery(queued.order_by("due_at"), MAX_COUNTED + 1, first=queued_since),
+        "running": SummaryQuery(alive.order_by(), MAX_COUNTED + 1),
+        "stuck": SummaryQuery(
+            stuck_runs(runs, now).order_by("due_at"), MAX_COUNTED + 1, first="due_at"
+        ),
         "undelivered": SummaryQuery(undelivered_runs(runs, now).order_by("due_at"), 1),
         "long_running": SummaryQuery(running_for_long(runs, now).order_by("due_at"), 1),
     }
@@ -322,7 +324,7 @@ def _workers(
         facts |= {"missed": count_missed_occurrences(runs, since), "missed_since": since}
         published = Q(queued_at__isnull=False, started_at=None)
         never = runs.filter(published, state=State.MISSED, due_at__gt=since).order_by("due_at")
-        (found,) = summarize(SummaryQuery(never, LIMIT + 1, first="due_at"))
+        (found,) = summarize(SummaryQuery(never, MAX_COUNTED + 1, first="due_at"))
         facts["never_started"] = WaitingCount(found.number, found.first)
         if waiting:
             facts["queues_of_latest_queued"] = _queues_of_latest_queued(runs)

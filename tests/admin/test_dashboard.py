@@ -246,7 +246,7 @@ def test_tiles_of_all_states_link_to_list_filtered_by_indexed_column(
 def test_capped_count_is_marked(
     admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_dcron.diagnosis.figures.LIMIT", 2)
+    monkeypatch.setattr("django_dcron.diagnosis.figures.MAX_COUNTED", 2)
     for _ in range(3):
         make_run(job, "failed")
 

@@ -53,7 +53,7 @@ def test_confirmation_counts_runs_without_listing_them(admin_client: Client, job
 def test_confirmation_caps_count_of_runs(
     admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded, "LIMIT", 1)
+    monkeypatch.setattr(bounded, "MAX_COUNTED", 1)
 
     assert "Runs: more than 1" in admin_client.get(_delete_url(job)).content.decode()
 

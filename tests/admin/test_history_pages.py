@@ -261,7 +261,7 @@ def test_job_suggestions_match_typed_text_within_visible_jobs(
 def test_list_count_stops_at_limit(
     admin_client: Client, job: Job, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded, "LIMIT", 3)
+    monkeypatch.setattr(bounded, "MAX_COUNTED", 3)
     monkeypatch.setattr(count_up_to, "__defaults__", (3,))
     for day in range(5):
         make_attempt(make_run(job, NOON + timedelta(days=day)))

@@ -127,7 +127,7 @@ def test_success_rate_omits_shadow_runs(now: datetime) -> None:
 def test_counts_above_limit_are_marked_as_truncated(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "LIMIT", 3)
+    monkeypatch.setattr(figures, "MAX_COUNTED", 3)
     job = make_idle_job()
     for state, number in {"failed": 4, "missed": 4, "skipped": 3}.items():
         for _ in range(number):
@@ -145,7 +145,7 @@ def test_counts_above_limit_are_marked_as_truncated(
 def test_success_rate_of_many_runs_uses_latest_starts(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "LIMIT", 3)
+    monkeypatch.setattr(figures, "MAX_COUNTED", 3)
     monkeypatch.setattr(figures, "SAMPLE", 2)
     job = make_idle_job()
     for state in ["failed", "failed", "succeeded", "succeeded", "succeeded", "succeeded", "failed"]:
@@ -159,7 +159,7 @@ def test_success_rate_of_many_runs_uses_latest_starts(
 def test_success_rate_of_many_runs_omits_shadow_runs(
     now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "LIMIT", 1)
+    monkeypatch.setattr(figures, "MAX_COUNTED", 1)
     job = make_idle_job()
     for state in ("failed", "failed", "succeeded"):
         _started(job, now, MS, state)
@@ -379,7 +379,7 @@ def test_number_of_queries_and_rows_is_constant(
     now: datetime, monkeypatch: pytest.MonkeyPatch, rows_read: list[int]
 ) -> None:
     monkeypatch.setattr(figures, "SAMPLE", 100)
-    monkeypatch.setattr(figures, "LIMIT", 200)
+    monkeypatch.setattr(figures, "MAX_COUNTED", 200)
     job = make_idle_job()
 
     def read() -> tuple[int, int]:

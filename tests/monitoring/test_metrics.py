@@ -221,7 +221,7 @@ def test_metrics_of_empty_database_are_zero() -> None:
 
 
 def test_count_above_limit_is_limit_plus_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "LIMIT", 2)
+    monkeypatch.setattr(cluster, "MAX_COUNTED", 2)
     job = make_idle_job()
     for state in ("pending", "queued"):
         for _ in range(4):

@@ -9,7 +9,7 @@ from django.db.models import Model, QuerySet
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
-from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
+from django_dcron.diagnosis.bounded_count import MAX_COUNTED, count_up_to
 
 if TYPE_CHECKING:
     RowPaginator = Paginator[Model]
@@ -19,26 +19,26 @@ else:
 
 def bounded_count_text(queryset: QuerySet[Any]) -> str:
     count = count_up_to(queryset)
-    return str(count) if count <= LIMIT else _("more than %(limit)d") % {"limit": LIMIT}
+    return str(count) if count <= MAX_COUNTED else _("more than %(limit)d") % {"limit": MAX_COUNTED}
 
 
 class BoundedPaginator(RowPaginator):
-    """Paginate the first ``LIMIT`` rows. Users reach older rows with a filter."""
+    """Paginate the first ``MAX_COUNTED`` rows. Users reach older rows with a filter."""
 
     object_list: QuerySet[Any]
 
     @cached_property
     def count(self) -> int:
-        return min(self._count_beyond_limit, LIMIT)
+        return min(self._count_beyond_limit, MAX_COUNTED)
 
     @property
     def is_truncated(self) -> bool:
         """Whether rows exist beyond the last page."""
-        return self._count_beyond_limit > LIMIT
+        return self._count_beyond_limit > MAX_COUNTED
 
     @property
     def limit(self) -> int:
-        return LIMIT
+        return MAX_COUNTED
 
     @cached_property
     def _count_beyond_limit(self) -> int:

@@ -15,7 +15,7 @@ Invariants:
 - An update reads at most ``MAX_NEW`` new rows and ``MAX_OPEN`` unfinished ones, by their keys. It
   usually needs five small queries.
 - Attempts beyond these limits are skipped and counted as unobserved. An update counts at most
-  ``LIMIT`` of the skipped new attempts.
+  ``MAX_COUNTED`` of the skipped new attempts.
 - The first update observes nothing, because Prometheus expects counters to start at zero with the
   process. Attempts that are already running then are observed when they end, so a deploy doesn't
   lose long runs.
@@ -37,7 +37,7 @@ from django.db.models import QuerySet
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
+from django_dcron.diagnosis.bounded_count import MAX_COUNTED, count_up_to
 from django_dcron.models import Attempt, Run
 from django_dcron.monitoring.metrics import catalog
 from django_dcron.monitoring.metrics.samples import Distribution, Histogram, MetricSample
@@ -185,7 +185,9 @@ class AttemptObserver:
         edge = before.first()
         if edge is None:
             return last
-        self._unobserved += min(count_up_to(_attempts().filter(pk__gt=last, pk__lte=edge)), LIMIT)
+        self._unobserved += min(
+            count_up_to(_attempts().filter(pk__gt=last, pk__lte=edge)), MAX_COUNTED
+        )
         return edge
 
     def _of_namespace(self, runs: QuerySet[Run]) -> Iterator[tuple[UUID, int]]:

@@ -14,8 +14,8 @@ Invariants:
   up, and Prometheus treats a decrease as a reset to zero.
 - Each job has all outcomes from its first scrape, at zero. Otherwise, Prometheus misses the first
   increase of a counter.
-- No query reads more than ``LIMIT`` + 1 rows of runs or cursors, each by an index. Only the rows of
-  jobs are counted completely.
+- No query reads more than ``MAX_COUNTED`` + 1 rows of runs or cursors, each by an index. Only the
+  rows of jobs are counted completely.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
-from django_dcron.diagnosis.bounded_count import LIMIT, count_up_to
+from django_dcron.diagnosis.bounded_count import MAX_COUNTED, count_up_to
 from django_dcron.diagnosis.job_list import JobState
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.diagnosis.system_health import read_verdict
@@ -125,7 +125,7 @@ def _cursors(now: datetime) -> Iterator[MetricSample]:
     """
     past = Cursor.objects.using(alias_for(Cursor)).due(now).not_frozen()
     overdue = Count("pk", filter=Q(next_at__lte=now - takeover_time()))
-    totals = past.values("pk", "next_at")[: LIMIT + 1].aggregate(
+    totals = past.values("pk", "next_at")[: MAX_COUNTED + 1].aggregate(
         number=overdue, first=Min("next_at")
     )
     yield MetricSample(catalog.CURSORS_OVERDUE, totals["number"])
@@ -143,11 +143,11 @@ def _freezes(now: datetime) -> Iterator[MetricSample]:
 
 
 def _number_and_age(waiting: QuerySet[Any], column: str, now: datetime) -> tuple[int, timedelta]:
-    """Return the number of rows and the age of the oldest, from at most ``LIMIT`` + 1 rows.
+    """Return the number of rows and the age of the oldest, from at most ``MAX_COUNTED`` + 1 rows.
 
     The query uses an index on ``column``.
     """
-    oldest = waiting.order_by(column).values("pk", column)[: LIMIT + 1]
+    oldest = waiting.order_by(column).values("pk", column)[: MAX_COUNTED + 1]
     totals = oldest.aggregate(number=Count("pk"), first=Min(column))
     age = max(now - totals["first"], timedelta()) if totals["first"] else timedelta()
     return totals["number"], age

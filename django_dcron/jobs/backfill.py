@@ -40,8 +40,8 @@ from django_dcron.schedules.timetable import BEGIN, MICROSECOND
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.messages import gettext_noop as _
 
-LIMIT = 1000
-LARGEST_LIMIT = 10_000
+DEFAULT_LIMIT = 1000
+MAX_LIMIT = 10_000
 BATCH_SIZE = 1000
 READ_LIMIT = 100_000
 """The maximum number of occurrences that one call checks, with or without a run."""
@@ -56,8 +56,8 @@ class Backfill:
 
     occurrences: tuple[datetime, ...]
     """The occurrences that get a run, oldest first."""
-    have_run: int
-    """How many other occurrences in the range already have a run."""
+    existing_runs: int
+    """Number of other occurrences in the range that already have a run."""
     continue_from: datetime | None
     """The ``start`` for the next call if there may be more occurrences; None if not."""
     until: datetime
@@ -74,10 +74,9 @@ class Backfill:
             summary += (
                 f" from {self.occurrences[0].isoformat()} to {self.occurrences[-1].isoformat()}"
             )
-        if self.have_run:
-            summary += (
-                f"; {number_of(self.have_run, 'other already has', 'others already have')} a run"
-            )
+        if self.existing_runs:
+            others = number_of(self.existing_runs, "other already has", "others already have")
+            summary += f"; {others} a run"
         if self.continue_from:
             summary += f"; continue with start={self.continue_from.isoformat()}"
         return summary
@@ -88,7 +87,7 @@ def backfill(
     start: datetime,
     end: datetime,
     *,
-    limit: int = LIMIT,
+    limit: int = DEFAULT_LIMIT,
     dry_run: bool = False,
     over_pruned: bool = False,
 ) -> Backfill:
@@ -145,12 +144,12 @@ def _check_range(
             now=now.astimezone(start.tzinfo).isoformat(timespec="seconds"),
             code="in_the_future",
         )
-    if not 1 <= limit <= LARGEST_LIMIT:
+    if not 1 <= limit <= MAX_LIMIT:
         raise InvalidValue(
             "limit",
             _("%(value)d runs can't be created at once (allowed: 1 to %(most)d)"),
             value=limit,
-            most=LARGEST_LIMIT,
+            most=MAX_LIMIT,
             code="invalid_limit",
         )
     return start.astimezone(UTC), min(end, now).astimezone(UTC)
@@ -185,15 +184,15 @@ def _plan(job: Job, start: datetime, end: datetime, limit: int, using: str) -> B
     following = next(ahead, None)
     while following is not None and len(without_run) < limit and examined < READ_LIMIT:
         batch = [following, *islice(ahead, BATCH_SIZE - 1)]
-        have_run = _with_run(job, batch[0], batch[-1], using)
+        with_run = _with_run(job, batch[0], batch[-1], using)
         for number, occurrence in enumerate(batch):
             if len(without_run) == limit:
                 examined += number
                 following = occurrence
                 break
-            if occurrence not in have_run:
+            if occurrence not in with_run:
                 without_run.append(occurrence)
-            elif have_run[occurrence]:
+            elif with_run[occurrence]:
                 unsuccessful.append(occurrence)
         else:
             examined += len(batch)
@@ -281,7 +280,7 @@ def _create_runs(job: Job, planned: Backfill, now: datetime, using: str) -> Back
     ]
     created = despite_contention(lambda: _insert(job, rows, using), using)
     taken = len(rows) - len(created)
-    return replace(planned, occurrences=tuple(created), have_run=planned.have_run + taken)
+    return replace(planned, occurrences=tuple(created), existing_runs=planned.existing_runs + taken)
 
 
 def _insert(job: Job, rows: list[Run], using: str) -> list[datetime]:

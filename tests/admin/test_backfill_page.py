@@ -61,7 +61,7 @@ def test_preview_lists_occurrences_without_creating_runs(admin_client: Client) -
     response = _post(admin_client, job)
 
     preview = response.context["preview"]
-    assert (preview.count, preview.planned.have_run) == (2, 1)
+    assert (preview.count, preview.planned.existing_runs) == (2, 1)
     (paragraph,) = re.findall(r"<p><strong>.*?</p>", response.content.decode(), re.DOTALL)
     assert re.findall(r"\d+", paragraph) == ["2", "1"]
     assert 'name="create"' in response.content.decode()

@@ -59,7 +59,7 @@ def test_range_includes_start_excludes_end_and_may_precede_the_job() -> None:
     before = database_now("default")
     result = control.backfill(job, T, T + 3 * HOUR)
     assert result.occurrences == (T, T + HOUR, T + 2 * HOUR)
-    assert (result.have_run, result.continue_from, result.until) == (0, None, T + 3 * HOUR)
+    assert (result.existing_runs, result.continue_from, result.until) == (0, None, T + 3 * HOUR)
     assert made() == list(result.occurrences)
     run = Run.objects.earliest("scheduled_at")
     assert (run.job, run.state, run.trigger, run.attempt) == (job, "waiting", "backfill", 1)
@@ -83,7 +83,7 @@ def test_result_text_has_count_range_and_continuation() -> None:
         "; continue with start=2025-01-15T14:00:00+00:00"
     )
     again = control.backfill(job, T, T + 2 * HOUR)
-    assert (again.occurrences, again.have_run) == ((), 2)
+    assert (again.occurrences, again.existing_runs) == ((), 2)
     assert re.match("0 occurrences; 2 ", str(again))
 
 
@@ -98,12 +98,12 @@ def test_occurrences_with_a_run_in_any_state_are_left_unchanged() -> None:
     make_run(other, "succeeded", scheduled_at=T + 9 * HOUR)
     result = control.backfill(job, T, T + 11 * HOUR)
     assert result.occurrences == (T + 9 * HOUR, T + 10 * HOUR)
-    assert result.have_run == len(taken) == 9
+    assert result.existing_runs == len(taken) == 9
     assert (
         dict(Run.objects.filter(scheduled_at__in=taken).values_list("scheduled_at", "state"))
         == taken
     )
-    assert control.backfill(job, T, T + 11 * HOUR).have_run == 11
+    assert control.backfill(job, T, T + 11 * HOUR).existing_runs == 11
     assert len(made()) == 2
 
 
@@ -145,21 +145,21 @@ def test_backfill_in_batches_equals_backfill_at_once(
         make_run(job, "succeeded", scheduled_at=T + number * HOUR)
     start: datetime | None = T
     pieces: list[datetime] = []
-    have_run = 0
+    existing_runs = 0
     for _ in range(12):
         assert start is not None
         dry = control.backfill(job, start, T + 11 * HOUR, limit=limit, dry_run=True)
         result = control.backfill(job, start, T + 11 * HOUR, limit=limit)
         assert result == dry
         assert len(result.occurrences) <= limit
-        assert len(result.occurrences) + result.have_run <= read_limit + 2
+        assert len(result.occurrences) + result.existing_runs <= read_limit + 2
         pieces += result.occurrences
-        have_run += result.have_run
+        existing_runs += result.existing_runs
         start = result.continue_from
         if start is None:
             break
     assert pieces == [T + number * HOUR for number in (0, 5, 6, 8, 9, 10)] == made()
-    assert have_run == 5
+    assert existing_runs == 5
 
 
 def test_occurrences_after_the_cursor_are_left_to_the_claim() -> None:
@@ -236,7 +236,7 @@ def test_paused_and_ended_jobs_can_be_backfilled() -> None:
 
 def test_range_without_occurrences_creates_no_runs() -> None:
     result = control.backfill(make_idle_job(), T, T + HOUR)
-    assert (result.occurrences, result.have_run, result.continue_from) == ((), 0, None)
+    assert (result.occurrences, result.existing_runs, result.continue_from) == ((), 0, None)
     assert not made()
 
 
@@ -442,7 +442,7 @@ def test_run_created_after_planning_is_kept(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(module, "_plan", made_meanwhile)
     result = control.backfill(job, T, T + 3 * HOUR)
-    assert (result.occurrences, result.have_run) == ((T, T + 2 * HOUR), 1)
+    assert (result.occurrences, result.existing_runs) == ((T, T + 2 * HOUR), 1)
     assert Run.objects.get(scheduled_at=T + HOUR).state == "succeeded"
 
 
@@ -507,7 +507,7 @@ def test_waiting_backfilled_run_is_cancelled_immediately() -> None:
     control.backfill(job, T, T + HOUR)
     run = control.cancel(Run.objects.get())
     assert (run.state, Statistics.objects.get().cancelled) == ("cancelled", 1)
-    assert control.backfill(job, T, T + HOUR).have_run == 1, "it stays cancelled"
+    assert control.backfill(job, T, T + HOUR).existing_runs == 1, "it stays cancelled"
     assert run.state in FINAL
 
 

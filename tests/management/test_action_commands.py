@@ -1109,7 +1109,11 @@ def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess)
     Job.objects.filter(pk=job.pk).update(target="tests.app.tasks.fail")
     code, shown = document("backfill", *window, "--over-pruned")
     assert code == 1
-    assert (shown["have_run"], shown["ended"], len(shown["occurrences"])) == (1, {"failed": 2}, 2)
+    assert (shown["existing_runs"], shown["ended"], len(shown["occurrences"])) == (
+        1,
+        {"failed": 2},
+        2,
+    )
     code, message = call("backfill", *window)
     assert code == 0
     assert message.startswith(

@@ -44,7 +44,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.start_caution import backfill_cautions
 from django_dcron.exceptions import InvalidValue, TranslatableError
 from django_dcron.jobs.action_texts import backfilled_text
-from django_dcron.jobs.backfill import LARGEST_LIMIT, LIMIT, Backfill
+from django_dcron.jobs.backfill import DEFAULT_LIMIT, MAX_LIMIT, Backfill
 from django_dcron.models import Job, Run
 from django_dcron.utils.time_format import format_site_time
 
@@ -76,8 +76,8 @@ class BackfillForm(ObjectActionForm):
     end = InstantField(label=gettext_lazy("Until (exclusive)"), widget=LocalTimeInput())
     limit = forms.IntegerField(
         label=gettext_lazy("Limit"),
-        initial=LIMIT,
-        validators=[MinValueValidator(1), MaxValueValidator(LARGEST_LIMIT)],
+        initial=DEFAULT_LIMIT,
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_LIMIT)],
         help_text=gettext_lazy(
             "The maximum number of runs to create, such as 100. Backfill again to create the rest."
         ),

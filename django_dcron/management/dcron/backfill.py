@@ -71,10 +71,10 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("end", metavar="END", help="same formats, or now; exclusive")
     parser.add_argument(
         "--limit",
-        type=parse_whole_number(1, backfilling.LARGEST_LIMIT),
-        default=backfilling.LIMIT,
+        type=parse_whole_number(1, backfilling.MAX_LIMIT),
+        default=backfilling.DEFAULT_LIMIT,
         metavar="N",
-        help=f"create at most N runs, oldest first (default: {backfilling.LIMIT})",
+        help=f"create at most N runs, oldest first (default: {backfilling.DEFAULT_LIMIT})",
     )
     parser.add_argument(
         "--over-pruned",
@@ -171,8 +171,10 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     done = "would be created" if dry_run else "created"
     runs = number_of(len(planned.occurrences), "run")
     output.line(f"{job}: {runs} {done}{_range_text(job, planned)}.")
-    if planned.have_run:
-        output.line(f"{number_of(planned.have_run, 'other occurrence')} skipped: a run exists.")
+    if planned.existing_runs:
+        output.line(
+            f"{number_of(planned.existing_runs, 'other occurrence')} skipped: a run exists."
+        )
     if planned.unsuccessful:
         number = len(planned.unsuccessful)
         output.line(
@@ -273,7 +275,7 @@ def _document(
         "job": str(job),
         "dry_run": dry_run,
         "occurrences": [iso(occurrence) for occurrence in planned.occurrences],
-        "have_run": planned.have_run,
+        "existing_runs": planned.existing_runs,
         "unsuccessful": len(planned.unsuccessful),
         "continue_from": iso(planned.continue_from),
         "until": iso(planned.until),

@@ -383,7 +383,7 @@ def test_backfill_dry_run_lists_the_runs_that_backfill_creates(api: Api) -> None
     assert shown == {
         "dry_run": True,
         "occurrences": OCCURRENCES,
-        "have_run": 0,
+        "existing_runs": 0,
         "continue_from": None,
         "until": RANGE["end"],
     }

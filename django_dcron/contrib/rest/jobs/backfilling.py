@@ -9,7 +9,7 @@ from django_dcron.contrib.rest.base_serializers import (
     AnySerializer,
     StrictSerializer,
 )
-from django_dcron.jobs.backfill import LARGEST_LIMIT, LIMIT
+from django_dcron.jobs.backfill import DEFAULT_LIMIT, MAX_LIMIT
 
 
 class RangeSerializer(StrictSerializer):
@@ -17,8 +17,8 @@ class RangeSerializer(StrictSerializer):
     end = fields.UtcTimeField(help_text="The end of the range (excluded).")
     limit = fields.StrictIntegerField(
         min_value=1,
-        max_value=LARGEST_LIMIT,
-        default=LIMIT,
+        max_value=MAX_LIMIT,
+        default=DEFAULT_LIMIT,
         help_text="The maximum number of runs to create.",
     )
     dry_run = fields.StrictBooleanField(
@@ -40,7 +40,7 @@ class BackfillSerializer(AnySerializer):
         read_only=True,
         help_text="The occurrences that get a run, oldest first.",
     )
-    have_run = serializers.IntegerField(
+    existing_runs = serializers.IntegerField(
         read_only=True,
         help_text="The number of other occurrences in the range that already have a run.",
     )

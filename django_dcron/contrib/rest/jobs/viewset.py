@@ -235,7 +235,7 @@ class JobViewSet(BulkJobViewSet):
         data: dict[str, Any] = {
             "dry_run": values["dry_run"],
             "occurrences": found.occurrences,
-            "have_run": found.have_run,
+            "existing_runs": found.existing_runs,
             "continue_from": found.continue_from,
             "until": found.until,
         }

@@ -28,7 +28,7 @@ from django_dcron.jobs.limits import delete_limit, save_limit
 from django_dcron.jobs.manual_runs import rerun, trigger, trigger_many
 from django_dcron.jobs.pausing import pause, pause_many, resume, resume_many
 from django_dcron.jobs.preview import preview
-from django_dcron.jobs.queued_reruns import failures_until, rerun_failures
+from django_dcron.jobs.queued_reruns import latest_failed_attempt_id, rerun_failures
 from django_dcron.jobs.row_arguments import require_row, require_rows
 from django_dcron.jobs.saving import save, save_many
 from django_dcron.jobs.upsert import update_or_create
@@ -47,8 +47,8 @@ __all__ = [
     "delete",
     "delete_calendar",
     "delete_limit",
-    "failures_until",
     "freeze",
+    "latest_failed_attempt_id",
     "pause",
     "pause_many",
     "preview",

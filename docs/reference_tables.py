@@ -42,9 +42,10 @@ FIELD_TYPES = {
 }
 CONTROL = (
     *("trigger", "trigger_many", "cancel", "cancel_many", "rerun", "pause", "resume"),
-    *("pause_many", "resume_many", "freeze", "unfreeze", "set_incident_state", "failures_until"),
-    *("rerun_failures", "backfill", "preview", "save", "save_many", "update_or_create", "delete"),
-    *("save_calendar", "delete_calendar", "save_limit", "delete_limit", "acting_as"),
+    *("pause_many", "resume_many", "freeze", "unfreeze", "set_incident_state"),
+    *("latest_failed_attempt_id", "rerun_failures", "backfill", "preview", "save", "save_many"),
+    *("update_or_create", "delete", "save_calendar", "delete_calendar", "save_limit"),
+    *("delete_limit", "acting_as"),
 )
 EXCEPTIONS = (
     *("PermanentFailure", "RetryLater", "RunCancelled", "RunTimedOut", "DcronError"),

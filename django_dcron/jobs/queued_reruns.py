@@ -61,8 +61,11 @@ class RerunBatch:
     """The ``after`` of the next batch, or None if this was the last one."""
 
 
-def failures_until(incident: Incident) -> int:
-    """Return the key of the latest failed attempt, for ``until`` of ``rerun_failures``."""
+def latest_failed_attempt_id(incident: Incident) -> int:
+    """Return the key of the incident's latest failed attempt, or 0 if there is none.
+
+    Pass it to ``rerun_failures`` as ``until``.
+    """
     attempts = Attempt.objects.using(alias_for(Attempt)).filter(incident=incident.pk)
     return attempts.order_by("-pk").values_list("pk", flat=True).first() or 0
 
@@ -80,8 +83,8 @@ def rerun_failures(
     The batch contains the runs whose last attempt belongs to the incident and has a key above
     ``after`` and up to ``until``. Runs outside ``runs`` are left out, and so are those for which
     ``may_rerun`` returns False. Get ``until`` once, before the first batch, from
-    ``failures_until``. If the latest failure has no attempt, one batch contains the latest runs
-    that failed without one.
+    ``latest_failed_attempt_id``. If the latest failure has no attempt, one batch contains the
+    latest runs that failed without one.
 
     Raises ``NotPossible`` if the incident or its job has been deleted, or if the job is being
     changed.

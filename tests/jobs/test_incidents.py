@@ -1,4 +1,4 @@
-"""Users acknowledge, mute, resolve and open incidents."""
+"""Users acknowledge, mute, resolve and open incidents, and rerun their failures."""
 
 import pytest
 
@@ -7,6 +7,7 @@ from django_dcron.db.now import database_now
 from django_dcron.exceptions import NotPossible
 from django_dcron.models import Incident
 from django_dcron.policies.incidents import IncidentState
+from tests.admin.conftest import NOON, make_attempt, make_run
 from tests.factories import make_idle_job
 
 pytestmark = pytest.mark.django_db
@@ -73,3 +74,13 @@ def test_deleted_incident_is_refused() -> None:
 def test_texts_of_users_are_cut() -> None:
     changed = control.set_incident_state(make_incident(), MUTED, by="k" * 999, note="n" * 999)
     assert (len(changed.changed_by), len(changed.note)) == (150, 255)
+
+
+def test_key_of_the_latest_failed_attempt_is_zero_without_attempts() -> None:
+    incident = make_incident()
+    assert control.latest_failed_attempt_id(incident) == 0
+
+    run = make_run(incident.job, NOON, state="failed", attempt=2)
+    attempts = [make_attempt(run, number, incident=incident.pk) for number in (1, 2)]
+    make_attempt(run, 3)
+    assert control.latest_failed_attempt_id(incident) == attempts[1].pk

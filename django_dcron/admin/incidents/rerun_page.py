@@ -56,7 +56,7 @@ def rerun_view(model_admin: IncidentAdmin, request: HttpRequest, object_id: str)
     if not model_admin.may_rerun(request, incident):
         raise PermissionDenied
     if request.method != "POST":
-        until = control.failures_until(incident)
+        until = control.latest_failed_attempt_id(incident)
         numbers = {
             "after": 0,
             "until": until,

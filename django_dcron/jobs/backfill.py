@@ -101,8 +101,14 @@ def backfill(
     ``over_pruned``, runs are also created where older rows were pruned, so occurrences that ran
     before run again.
 
-    Raises ``ValueError``, ``InvalidSchedule``, ``Conflict`` if the job was changed since it was
-    read, or ``NotPossible``.
+    Raises:
+
+    - ``InvalidValue`` if a time is naive, if ``start`` is before 1970, in the future or not before
+      ``end``, or if ``limit`` isn't between 1 and 10,000.
+    - ``InvalidSchedule`` if the stored schedule is invalid.
+    - ``Conflict`` if the job was changed since it was read.
+    - ``NotPossible`` if the job has been deleted, if no node has processed its last change, if its
+      interval has no starting point, or if runs of the range were pruned.
     """
     require_row(job, Job)
     using = alias_for(Run)

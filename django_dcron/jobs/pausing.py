@@ -71,7 +71,9 @@ def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
 
     Runs that were claimed ahead are withdrawn. Running runs continue. At ``until``, an aware
     datetime, the job resumes. By default, it stays paused. Pausing a paused job replaces reason and
-    end. Raises ``ValueError`` if the reason has more than 255 characters or can't be stored, or if
+    end.
+
+    Raises ``InvalidValue`` if the reason has more than 255 characters or can't be stored, or if
     ``until`` is naive, in the past or after 2199. Raises ``Conflict`` if the job has been deleted.
     """
     return _switch(job, _pause_of(reason, until))
@@ -132,7 +134,7 @@ def pause_many(
     Each batch of 500 jobs is a transaction of a few statements. Returns the errors of the refused
     jobs by their position in ``jobs``; the others are paused. Without ``replace``, a job that is
     already paused is refused and keeps its reason and end. ``on_progress`` is called after each
-    batch with the number of jobs that are done. Raises ``ValueError`` like ``pause``.
+    batch with the number of jobs that are done. Raises ``InvalidValue`` like ``pause``.
     """
     return _switch_many(jobs, _pause_of(reason, until, replaces=replace), on_progress)
 

@@ -189,7 +189,8 @@ SHARDS_UNLED = _cluster(
     "shards_unled", "Shards without a leader, in namespaces that have live nodes."
 )
 NAMESPACES_UNSERVED = _cluster(
-    "namespaces_unserved", "Namespaces with enabled jobs but no live node."
+    "namespaces_unserved",
+    "Namespaces with enabled jobs that no live node serves, or whose live nodes are all stalled.",
 )
 FROZEN = _cluster(
     "frozen",

@@ -54,6 +54,18 @@ def is_live(node: Node) -> bool:
     return time_since(node, node.heartbeat_at) < settings.LEASE
 
 
+def dead_nodes(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes that died and weren't restarted under the same name.
+
+    For a node that died more than once, this is the latest of its rows.
+    """
+    latest = {
+        (node.namespace, node.name): node
+        for node in sorted(nodes, key=lambda node: node.heartbeat_at)
+    }
+    return [node for node in latest.values() if not is_live(node)]
+
+
 def is_stalled(node: Node) -> bool:
     """Return whether the node's heartbeat is current but its ticks don't succeed."""
     return (

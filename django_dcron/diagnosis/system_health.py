@@ -130,7 +130,7 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
     idle = wanted - working - set(unserved) if "" not in working else set()
     return {
         "live_nodes": len(live),
-        "dead_nodes": len(nodes) - len(live),
+        "dead_nodes": len(cluster.dead_nodes(nodes)),
         "last_heartbeat": max((node.heartbeat_at for node in nodes), default=None),
         "stalled": NamedCount.of([node.name for node in stalled]),
         "stalled_since": min((node.ticked_at or node.started_at for node in stalled), default=None),

@@ -32,9 +32,15 @@ def unsaved_node(name: str, age: float = 0, **values: Any) -> Node:
     """Return an unsaved node as the query returns it."""
     seen = NOON - timedelta(seconds=age)
     node = Node(
-        id=name,
         name=name,
-        **{"shards": 64, "shard_count": 64, "started_at": seen, "heartbeat_at": seen, **values},
+        **{
+            "id": name,
+            "shards": 64,
+            "shard_count": 64,
+            "started_at": seen,
+            "heartbeat_at": seen,
+            **values,
+        },
     )
     node.database_time = NOON  # type: ignore[attr-defined]
     return node
@@ -105,6 +111,20 @@ def test_node_leads_all_only_with_as_many_shards_as_assigned() -> None:
     assert leads(shards=64)
     assert not leads(shards=63)
     assert leads(shards=0, degraded=True), "a degraded node leads by hashing, without locks"
+
+
+def test_restarted_node_is_not_dead() -> None:
+    rows = [
+        unsaved_node("a"),
+        unsaved_node("b", age=3600, id="b-1"),
+        unsaved_node("b", id="b-2"),
+        unsaved_node("c", age=7200, id="c-1"),
+        unsaved_node("c", age=3600, id="c-2"),
+        unsaved_node("d", age=3600, namespace="shop"),
+        unsaved_node("d"),
+    ]
+    dead = [(node.name, node.namespace, node.pk) for node in cluster.dead_nodes(rows)]
+    assert sorted(dead) == [("c", "", "c-2"), ("d", "shop", "d")]
 
 
 @pytest.mark.parametrize(

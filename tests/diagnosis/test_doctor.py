@@ -19,6 +19,7 @@ from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.diagnosis.doctor.jobs import PLACE_CURSOR
 from django_dcron.diagnosis.doctor.releases import RECENT, _releases_side_by_side, _Start
 from django_dcron.diagnosis.doctor.window import format_moment
+from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.exceptions import SignatureMismatch, UnknownTarget
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.jobs.definitions import definition_id, store_definitions
@@ -36,6 +37,8 @@ from django_dcron.models import (
 )
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.models.lease import LockLease
+from django_dcron.monitoring.metrics import catalog
+from django_dcron.monitoring.metrics import cluster as metrics
 from django_dcron.policies.health.facts import NamedCount
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.retry import exception_name
@@ -475,6 +478,24 @@ def test_dead_node_whose_shards_are_led_causes_a_note(system: System) -> None:
         copy_node(system.node.id, pk=name, name=name, heartbeat_at=system.latest - HOUR)
     assert system.codes() == set()
     assert (notes_about(system, "pod-1"), notes_about(system, "pod-2")) == (1, 1)
+
+
+def test_doctor_metrics_and_health_agree_on_the_dead_nodes(system: System) -> None:
+    Node.objects.update(shards=64)
+    copy_node(system.node.id, name="gone", heartbeat_at=system.latest - HOUR)
+    # A node that was restarted at once: its new process didn't delete the row.
+    copy_node(system.node.id, pk="first", heartbeat_at=system.latest - HOUR)
+    states = {
+        sample.labels: sample.value
+        for sample in metrics.read_samples()
+        if sample.metric is catalog.NODES
+    }
+    assert states["dead",] == 1
+    assert read_facts().dead_nodes == 1
+    assert (notes_about(system, "gone"), notes_about(system, f" {system.node.name} after ")) == (
+        1,
+        0,
+    )
 
 
 def test_dead_node_is_a_note_if_another_code_reports_the_loss(system: System) -> None:

@@ -46,14 +46,12 @@ def examine_nodes(window: Window, findings: Findings, lock: Lock, verdict: Verdi
     for node in live:
         groups[node.namespace].append(node)
     _check_lock(window, groups, lock, findings)
-    started_again = {(node.namespace, node.name) for node in live}
     noted = []
-    for node in nodes:
-        if not cluster.is_live(node) and (node.namespace, node.name) not in started_again:
-            if loss := _unreported_loss(node, live, findings, verdict):
-                _add_dead(node, loss, findings)
-            else:
-                noted.append(node)
+    for node in cluster.dead_nodes(nodes):
+        if loss := _unreported_loss(node, live, findings, verdict):
+            _add_dead(node, loss, findings)
+        else:
+            noted.append(node)
     return noted
 
 

@@ -10,8 +10,8 @@ Invariants:
 - The series of a deleted job ends. A renamed job gets a new series, whose first value doesn't count
   as an increase.
 - The first ``DCRON_METRICS_JOBS`` jobs by key have counters. A new job never displaces another.
-- The counters of other jobs aren't summed up. Such a sum decreases when a job is deleted or moves
-  up, and Prometheus treats a decrease as a reset to zero.
+- The counters of other jobs aren't summed up. Such a sum decreases when a job is deleted or gets
+  its own counters, and Prometheus treats a decrease as a reset to zero.
 - Each job has all outcomes from its first scrape, at zero. Otherwise, Prometheus misses the first
   increase of a counter.
 - No query reads more than ``MAX_COUNTED`` + 1 rows of runs or cursors, each by an index. Only the
@@ -154,11 +154,9 @@ def _number_and_age(waiting: QuerySet[Any], column: str, now: datetime) -> tuple
 
 
 def _nodes(nodes: list[Node], live: list[Node]) -> Iterator[MetricSample]:
-    started_again = {(node.namespace, node.name) for node in live}
-    dead = {(node.namespace, node.name) for node in nodes} - started_again
     states = {
         "live": len(live),
-        "dead": len(dead),
+        "dead": len(cluster.dead_nodes(nodes)),
         "degraded": sum(node.degraded for node in live),
         "stalled": sum(map(cluster.is_stalled, live)),
         "skewed": sum(map(cluster.is_skewed, live)),

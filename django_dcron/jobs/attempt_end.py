@@ -28,7 +28,7 @@ def end_attempt(
     The parameters are those of ``complete_attempt``.
     """
     completion = complete_attempt(run, attempt, ending, token, last_heartbeat)
-    if completion.run_failed:
+    if completion.check_auto_pause:
         pausing.open_circuits(Job.objects.using(alias_for(Job)).filter(pk=run.job_id))
     return completion.won
 

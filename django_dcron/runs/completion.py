@@ -84,9 +84,9 @@ class Completion:
 
     won: bool
     """Whether this call ended the attempt. Otherwise, another process did, or it continues."""
-    run_failed: bool = False
-    """Whether the failure is final. Also set if an earlier call has finished the run, because that
-    call may have died before its job could be paused.
+    check_auto_pause: bool = False
+    """Whether the job may have to be paused. Also set if this call didn't end the run: an earlier
+    call may have ended it and failed before it could pause the job.
     """
 
 
@@ -104,7 +104,7 @@ def complete_attempt(
 
     ``token``: the token of the execution itself; None if another process ends the attempt.
     """
-    retry_in, run_failed = None, False
+    retry_in, check_auto_pause = None, False
     match ending.outcome:
         case Outcome.SUCCEEDED:
             reason = NOT_EXECUTED if is_shadow(run.job.target) else ""
@@ -114,19 +114,24 @@ def complete_attempt(
                 run, attempt, State.CANCELLED, _why_cancelled(run), ending, token, last_heartbeat
             )
         case _:
-            won, retry_in, run_failed = _retry_or_fail(run, attempt, ending, token, last_heartbeat)
-    if not won and token is not None and record_late_outcome(run, token, ending.outcome):
+            won, retry_in, check_auto_pause = _retry_or_fail(
+                run, attempt, ending, token, last_heartbeat
+            )
+    if won:
+        _log_ended(run, attempt, ending, retry_in)
+    elif token is not None and record_late_outcome(run, token, ending.outcome):
         _log_late(run, attempt, ending)
-    _log(run, attempt, ending, won, retry_in)
-    return Completion(won, run_failed)
+    else:
+        _log_ignored(run, attempt, ending)
+    return Completion(won, check_auto_pause)
 
 
 class _AfterFailure(NamedTuple):
     won: bool
     retry_in: timedelta | None = None
     """The wait until the next attempt; None if there is none."""
-    run_failed: bool = False
-    """See ``Completion.run_failed``."""
+    check_auto_pause: bool = False
+    """See ``Completion.check_auto_pause``."""
 
 
 def _retry_or_fail(
@@ -154,7 +159,7 @@ def _retry_or_fail(
     if wait is not None:
         return _AfterFailure(won=False)
     won = _finish(run, attempt, State.FAILED, ending.reason, ending, token, last_heartbeat)
-    return _AfterFailure(won, run_failed=True)
+    return _AfterFailure(won, check_auto_pause=True)
 
 
 def _finish(
@@ -225,20 +230,11 @@ def _retry_text(run: Run, attempt: int, ending: Ending, retry_in: timedelta | No
     return f" no_retry={why!r}" if why else ""
 
 
-def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta | None) -> None:
-    level = (
-        logging.INFO
-        if ending.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED)
-        else logging.WARNING
-    )
+def _log_ended(run: Run, attempt: int, ending: Ending, retry_in: timedelta | None) -> None:
+    level = _level(ending)
     if not logger.isEnabledFor(level):
         return
     text = f"run {ending.outcome.replace('_', ' ')}: job=%s attempt=%d/%d%s%s%s"
-    if not won:  # Another process ended the attempt, or the attempt has sent a newer heartbeat.
-        text = (
-            "outcome ignored, attempt has ended or is alive: job=%s attempt=%d/%d "
-            f"outcome={ending.outcome}%s%s%s"
-        )
     if is_shadow(run.job.target):
         text += " (shadow, not executed)"
     logger.log(
@@ -257,6 +253,31 @@ def _log(run: Run, attempt: int, ending: Ending, won: bool, retry_in: timedelta 
             "run": str(run.pk),
             "attempt": attempt,
             "outcome": ending.outcome.value,
-            "won": won,
         },
     )
+
+
+def _log_ignored(run: Run, attempt: int, ending: Ending) -> None:
+    """Log that another process ended the attempt, or that it has sent a newer heartbeat."""
+    logger.log(
+        _level(ending),
+        "outcome ignored, attempt has ended or is alive: job=%s attempt=%d/%d outcome=%s run=%s%s",
+        run.job,
+        attempt,
+        run.job.max_attempts,
+        ending.outcome.value,
+        run.pk,
+        f" error={ending.reason}" if ending.reason else "",
+        extra={
+            "event": "outcome_ignored",
+            "job": str(run.job),
+            "run": str(run.pk),
+            "attempt": attempt,
+            "outcome": ending.outcome.value,
+        },
+    )
+
+
+def _level(ending: Ending) -> int:
+    expected = ending.outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED)
+    return logging.INFO if expected else logging.WARNING

@@ -456,11 +456,18 @@ def test_end_of_attempt_is_logged_with_structured_fields(caplog: pytest.LogCaptu
     [record] = [record for record in caplog.records if record.name == "django_dcron.runs"]
     assert logged(caplog, "attempt_ended", run.job, "ValueError: no", job=str(run.job), attempt=1)
     assert f" run={run.pk} " in record.getMessage()
-    assert (record.levelno, vars(record)["outcome"], vars(record)["won"]) == (
-        logging.WARNING,
-        "failed",
-        True,
-    )
+    assert (record.levelno, vars(record)["outcome"]) == (logging.WARNING, "failed")
+
+
+def test_report_without_effect_writes_one_record(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "django_dcron.runs")
+    run = running()
+    token = attempt_of(run).token
+    declare_lost(run, "gone")
+    end_attempt(run, 1, SUCCEEDED, token)
+    end_attempt(run, 1, SUCCEEDED, token)
+    events = [vars(each)["event"] for each in caplog.records if each.name == "django_dcron.runs"]
+    assert events == ["attempt_ended", "late_outcome", "outcome_ignored"]
 
 
 @pytest.mark.parametrize(("won", "retried"), [(True, True), (True, False), (False, False)])

@@ -29,7 +29,7 @@ def end_attempt(
     """
     completion = complete_attempt(run, attempt, ending, token, last_heartbeat)
     if completion.check_auto_pause:
-        pausing.open_circuits(Job.objects.using(alias_for(Job)).filter(pk=run.job_id))
+        pausing.pause_failing_jobs(Job.objects.using(alias_for(Job)).filter(pk=run.job_id))
     return completion.won
 
 

@@ -1,4 +1,4 @@
-"""Pause and resume jobs: on request, by the job's circuit breaker, and at the end of a pause.
+"""Pause and resume jobs: on request, by auto-pause, and at the end of a pause.
 
 Invariants:
 
@@ -9,7 +9,7 @@ Invariants:
   node checks late or the job changes before the check.
 - A node checks as far ahead as it claims, so that an occurrence at T is on time.
 - A user who pauses or resumes the job before T also changes the end of the pause.
-- The circuit opens only for a job that could run. It never replaces a person's reason for a pause.
+- Auto-pause affects only a job that could run. It never replaces a person's reason for a pause.
 - An error in one job doesn't keep other jobs from being paused or resumed.
 """
 
@@ -63,7 +63,7 @@ PAUSES_ENDED_AT_ONCE = 100
 END_FAILED = _("the pause can't end: %(error)s (see the node's log)")
 """The stored problem of a job whose pause can't end because of an unexpected error."""
 AUTO_PAUSED = "paused automatically after "
-"""Prefix of the reason if the circuit has opened."""
+"""Prefix of the reason of an auto-pause."""
 
 
 def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
@@ -187,7 +187,7 @@ def _switch_many(
     )
 
 
-def open_circuits(jobs: JobQuerySet) -> int:
+def pause_failing_jobs(jobs: JobQuerySet) -> int:
     """Pause the ``jobs`` that keep failing. Returns their number.
 
     A job that a person has paused keeps that reason. A resumed job counts its failures from zero.
@@ -195,7 +195,7 @@ def open_circuits(jobs: JobQuerySet) -> int:
     paused = 0
     for job in _failing(jobs)[:SWITCHED_AT_ONCE]:
         with isolating_errors(f"the pause of job {job}", jobs.db):
-            paused += _open_circuit(job, jobs)
+            paused += _pause_failing_job(job, jobs)
     return paused
 
 
@@ -212,7 +212,7 @@ def _failing(jobs: JobQuerySet) -> JobQuerySet:
     )
 
 
-def _open_circuit(job: Job, jobs: JobQuerySet) -> bool:
+def _pause_failing_job(job: Job, jobs: JobQuerySet) -> bool:
     reason = AUTO_PAUSED + number_of(
         job.pause_after_failures or 1, "failed run", "consecutive failed runs"
     )
@@ -221,7 +221,7 @@ def _open_circuit(job: Job, jobs: JobQuerySet) -> bool:
             return False  # the job changed between the query and the lock
         with acting(_scheduler):
             switch_batch([job], SwitchRequest(enabled=False, reason=reason), jobs.db)
-    extra = {"event": "circuit_opened", "job": str(job)}
+    extra = {"event": "auto_paused", "job": str(job)}
     logger.error("job paused after failures: job=%s reason=%s", job, reason, extra=extra)
     return True
 

@@ -1165,7 +1165,7 @@ class Migration(migrations.Migration):
                         verbose_name="unrecovered failures",
                     ),
                 ),
-                ("circuit_open", models.BooleanField(default=False, verbose_name="auto-paused")),
+                ("auto_paused", models.BooleanField(default=False, verbose_name="auto-paused")),
                 (
                     "success_at",
                     models.DateTimeField(

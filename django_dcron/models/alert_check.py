@@ -29,7 +29,7 @@ class AlertCheck(models.Model):
             "incidents. Resuming the job doesn't reset them."
         ),
     )
-    circuit_open = models.BooleanField(_("auto-paused"), default=False)
+    auto_paused = models.BooleanField(_("auto-paused"), default=False)
     success_at = models.DateTimeField(
         _("last success"),
         help_text=_(

@@ -40,7 +40,7 @@ class AlertKind(StrEnum):
     RECOVERED = "recovered"
     MISSED = "missed"
     PAUSED = "paused"
-    """The circuit breaker paused the job."""
+    """The job was auto-paused."""
     LATE = "late"
     """A run hasn't ended in time."""
     SILENT = "silent"
@@ -225,7 +225,7 @@ class JobCounters:
     failed: int = 0
     missed: int = 0
     consecutive_failures: int = 0
-    circuit_open: bool = False
+    auto_paused: bool = False
     unrecovered_failures: int = 0
     """The most consecutive failures since the last success, despite resumes of the job."""
 
@@ -310,6 +310,6 @@ def _event_for_rule(rule: Rule, before: JobCounters, now: JobCounters) -> Event 
             return Event(rule, longest) if longest >= rule.after else None
         case AlertKind.MISSED if now.missed > before.missed:
             return Event(rule, now.missed - before.missed)
-        case AlertKind.PAUSED if now.circuit_open and (was_reset or not before.circuit_open):
+        case AlertKind.PAUSED if now.auto_paused and (was_reset or not before.auto_paused):
             return Event(rule, now.consecutive_failures)
     return None

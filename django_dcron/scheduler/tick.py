@@ -256,7 +256,7 @@ class Ticker:
         self.counts["cursors_moved"] += moved
         if moved >= cursors.MOVED_AT_ONCE:
             self._runner.repeat(CHANGES)  # more jobs may have changed
-        pausing.open_circuits(jobs)
+        pausing.pause_failing_jobs(jobs)
         pausing.end_pauses(jobs)
 
     def _retry_quarantined(self) -> None:

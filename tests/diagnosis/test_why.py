@@ -994,7 +994,7 @@ def test_pauses_by_commands_code_and_nodes_are_known() -> None:
         control.pause(job, "deploy")
     control.pause(by_code, "deploy")
     Statistics.objects.filter(pk=by_node.pk).update(consecutive_failures=1)
-    pausing.open_circuits(Job.objects.filter(pk=by_node.pk))
+    pausing.pause_failing_jobs(Job.objects.filter(pk=by_node.pk))
     entries = AuditEntry.objects.all()
     authors = []
     for each in (job, by_code, by_node):

@@ -165,7 +165,7 @@ def test_full_list_of_outcomes_makes_the_process_wait(
     assert state_of(end.run) == "succeeded"
 
 
-def test_circuit_of_a_locked_job_does_not_delay_the_worker(make_target: MakeTarget) -> None:
+def test_auto_pause_of_a_locked_job_does_not_delay_the_worker(make_target: MakeTarget) -> None:
     job = make_idle_job(target=make_target(fail), pause_after_failures=1)
     run = make_run(job, "queued")
     with keeping_locked(Job.objects.filter(pk=job.pk)):

@@ -232,7 +232,7 @@ def test_nodes_are_recorded_as_the_scheduler() -> None:
     forget_entries()
 
     jobs = Job.objects.using("default")
-    pausing.open_circuits(jobs)
+    pausing.pause_failing_jobs(jobs)
     pausing.end_pauses(jobs)
 
     assert [(entry.via, entry.action, entry.object_id) for entry in entries()] == [

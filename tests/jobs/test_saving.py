@@ -521,12 +521,12 @@ def test_resuming_a_job_clears_the_end_of_its_pause(how: str) -> None:
     assert (job.enabled, job.paused_until, reread(job).paused_until) == (True, None, None)
 
 
-@pytest.mark.parametrize("how", ["circuit", "exhausted"])
+@pytest.mark.parametrize("how", ["auto_paused", "exhausted"])
 def test_automatic_pause_has_no_end(how: str) -> None:
     job = failing()
     Job.objects.update(paused_until=FAR)  # written without ``save``
-    if how == "circuit":
-        pausing.open_circuits(Job.objects.using("default"))
+    if how == "auto_paused":
+        pausing.pause_failing_jobs(Job.objects.using("default"))
     else:
         disable_exhausted([job.pk], "default")
     assert (reread(job).enabled, reread(job).paused_until) == (False, None)
@@ -586,7 +586,7 @@ def test_end_of_a_pause_resets_the_failure_count() -> None:
     job = paused_until(seconds_ago(1), pause_after_failures=2)
     Statistics.objects.update(consecutive_failures=2)
     end_pauses()
-    assert pausing.open_circuits(Job.objects.using("default")) == 0
+    assert pausing.pause_failing_jobs(Job.objects.using("default")) == 0
     assert reread(job).enabled
 
 
@@ -636,7 +636,7 @@ def test_change_locks_runs_before_statistics() -> None:
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("verb", ["pause", "save", "end_pauses", "open_circuits", "delete"])
+@pytest.mark.parametrize("verb", ["pause", "save", "end_pauses", "pause_failing_jobs", "delete"])
 def test_only_a_deletion_blocks_the_creation_of_runs(verb: str) -> None:
     """Each new run locks its job's key."""
     job = paused_until(seconds_ago(1)) if verb == "end_pauses" else failing()
@@ -775,7 +775,7 @@ def test_move_outdated_cursors_clears_the_pause_end_of_an_enabled_job() -> None:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, IntegrityError, ProgrammingError])
-@pytest.mark.parametrize("verb", ["end_pauses", "open_circuits"])
+@pytest.mark.parametrize("verb", ["end_pauses", "pause_failing_jobs"])
 def test_error_while_switching_one_job_does_not_affect_others(
     verb: str, error: type[Exception], request: pytest.FixtureRequest
 ) -> None:
@@ -787,7 +787,7 @@ def test_error_while_switching_one_job_does_not_affect_others(
 
     fail_for(failing_job, request, error)
     assert getattr(pausing, verb)(Job.objects.using("default")) == 1
-    assert reread(failing_job).enabled == (verb == "open_circuits")
+    assert reread(failing_job).enabled == (verb == "pause_failing_jobs")
 
 
 def test_job_whose_pause_cannot_end_is_quarantined_and_retried_less_often(
@@ -916,7 +916,7 @@ def fail_for(
 
 
 @pytest.mark.parametrize("meanwhile", ["paused", "resumed"])
-def test_circuit_does_not_open_if_the_job_was_switched_concurrently(
+def test_failing_job_is_not_paused_if_it_was_switched_concurrently(
     meanwhile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job(pause_after_failures=2)
@@ -931,7 +931,7 @@ def test_circuit_does_not_open_if_the_job_was_switched_concurrently(
         return lock(*args, **options)
 
     monkeypatch.setattr(pausing, "lock_job", lock_after_another_user)
-    assert pausing.open_circuits(Job.objects.using("default")) == 0
+    assert pausing.pause_failing_jobs(Job.objects.using("default")) == 0
     row = reread(job)
     paused = (False, "deploy", FAR)
     assert (row.enabled, row.pause_reason, row.paused_until) == (
@@ -1099,7 +1099,7 @@ def test_move_outdated_cursors_is_limited_to_the_given_jobs() -> None:
     assert move_outdated_cursors(now, jobs) == 1
 
 
-# --- the circuit breaker ------------------------------------------------------------------------
+# --- auto-pause ---------------------------------------------------------------------------------
 
 
 def failing(**fields: Any) -> Job:
@@ -1111,21 +1111,21 @@ def failing(**fields: Any) -> Job:
 def test_job_that_keeps_failing_is_paused_once(caplog: pytest.LogCaptureFixture) -> None:
     """A worker may be killed after it recorded the failure and before it paused the job."""
     job, healthy = failing(), make_idle_job(pause_after_failures=2)
-    assert pausing.open_circuits(Job.objects.using("default")) == 1
-    assert pausing.open_circuits(Job.objects.using("default")) == 0
+    assert pausing.pause_failing_jobs(Job.objects.using("default")) == 1
+    assert pausing.pause_failing_jobs(Job.objects.using("default")) == 0
     assert (reread(job).enabled, reread(job).pause_reason) == (
         False,
         "paused automatically after 2 consecutive failed runs",
     )
     assert reread(healthy).enabled
-    assert logged(caplog, "circuit_opened", "2 consecutive failed runs", job=str(job))
+    assert logged(caplog, "auto_paused", "2 consecutive failed runs", job=str(job))
 
 
 @pytest.mark.parametrize("how", ["resume", "save", "update"])
 def test_failure_count_is_reset_when_the_job_is_resumed(how: str) -> None:
     job = failing()
     jobs = Job.objects.using("default")
-    pausing.open_circuits(jobs)
+    pausing.pause_failing_jobs(jobs)
     job = reread(job)
     if how == "resume":
         pausing.resume(job)
@@ -1134,10 +1134,10 @@ def test_failure_count_is_reset_when_the_job_is_resumed(how: str) -> None:
         saving.save(job)
     else:
         jobs.update(enabled=True)
-        assert pausing.open_circuits(jobs) == 0, "not before move_outdated_cursors"
+        assert pausing.pause_failing_jobs(jobs) == 0, "not before move_outdated_cursors"
         move_outdated_cursors(database_now("default"), jobs)
     assert Statistics.objects.get().consecutive_failures == 0
-    assert pausing.open_circuits(jobs) == 0
+    assert pausing.pause_failing_jobs(jobs) == 0
     assert reread(job).enabled
 
 
@@ -1222,22 +1222,22 @@ def test_failed_save_of_a_finished_job_leaves_the_instance_finished() -> None:
 def test_failing_backfill_is_paused_even_if_the_schedule_has_ended() -> None:
     job = ended_job_with_backfill(pause_after_failures=2)
     jobs = Job.objects.using("default")
-    assert pausing.open_circuits(jobs) == 0
+    assert pausing.pause_failing_jobs(jobs) == 0
     Statistics.objects.update(consecutive_failures=2)
-    assert pausing.open_circuits(jobs) == 1
+    assert pausing.pause_failing_jobs(jobs) == 1
     assert reread(job).pause_reason == "paused automatically after 2 consecutive failed runs"
-    assert pausing.open_circuits(jobs) == 0
+    assert pausing.pause_failing_jobs(jobs) == 0
     resumed = pausing.resume(reread(job))
     assert (resumed.enabled, resumed.pause_reason) == (False, EXHAUSTED)
     assert Statistics.objects.get().consecutive_failures == 0
-    assert pausing.open_circuits(jobs) == 0
+    assert pausing.pause_failing_jobs(jobs) == 0
 
 
 def test_ended_schedule_without_backfill_is_neither_paused_nor_resumed() -> None:
     job = ended_job_with_backfill(pause_after_failures=2)
     Run.objects.all().delete()
     Statistics.objects.update(consecutive_failures=2)
-    assert pausing.open_circuits(Job.objects.using("default")) == 0
+    assert pausing.pause_failing_jobs(Job.objects.using("default")) == 0
     with refusal(NotPossible, "nothing_to_run", job=job):
         pausing.resume(job)
 

@@ -94,15 +94,15 @@ def test_streak_reset_by_resuming_is_reported_again() -> None:
     ] == [1]
 
 
-def test_misses_are_counted_and_open_circuit_is_reported_once() -> None:
+def test_misses_are_counted_and_auto_pause_is_reported_once() -> None:
     assert detect_events(JobCounters(missed=2), JobCounters(missed=7), [MISSED])[0].number == 5
     rule = Rule(AlertKind.PAUSED, ("ops",))
-    opened = JobCounters(failed=3, consecutive_failures=3, circuit_open=True)
+    first = JobCounters(failed=3, consecutive_failures=3, auto_paused=True)
     assert [
         event.number
-        for event in detect_events(JobCounters(failed=2, consecutive_failures=2), opened, [rule])
+        for event in detect_events(JobCounters(failed=2, consecutive_failures=2), first, [rule])
     ] == [3]
-    assert detect_events(opened, opened, [rule]) == []
+    assert detect_events(first, first, [rule]) == []
 
 
 def test_valid_rules_are_parsed() -> None:
@@ -335,16 +335,16 @@ def test_only_a_success_resets_unrecovered_failures(
     assert count_unrecovered_failures(before, now) == number
 
 
-def test_circuit_that_opens_again_is_reported_again() -> None:
+def test_second_auto_pause_is_reported_again() -> None:
     paused = Rule(AlertKind.PAUSED, ("ops",))
-    opened = JobCounters(failed=3, consecutive_failures=3, circuit_open=True)
-    again = JobCounters(failed=5, consecutive_failures=2, circuit_open=True)
-    assert detect_events(opened, again, [paused]) == [Event(paused, 2)]
+    first = JobCounters(failed=3, consecutive_failures=3, auto_paused=True)
+    again = JobCounters(failed=5, consecutive_failures=2, auto_paused=True)
+    assert detect_events(first, again, [paused]) == [Event(paused, 2)]
 
 
 def test_counts_event_and_rule_have_default_values() -> None:
     assert JobCounters() == JobCounters(
-        succeeded=0, failed=0, missed=0, consecutive_failures=0, circuit_open=False
+        succeeded=0, failed=0, missed=0, consecutive_failures=0, auto_paused=False
     )
     assert (Event(FIRST).number, FIRST.after, FIRST.span) == (1, 1, None)
 

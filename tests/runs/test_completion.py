@@ -400,7 +400,7 @@ def test_success_after_a_cancel_request_is_recorded_as_success() -> None:
     assert state_of(run) == State.SUCCEEDED
 
 
-# --- the circuit breaker ------------------------------------------------------------------------
+# --- auto-pause ---------------------------------------------------------------------------------
 
 
 def fail_once(job: Job) -> None:
@@ -416,7 +416,7 @@ def test_job_that_keeps_failing_is_paused(caplog: pytest.LogCaptureFixture) -> N
         assert job.enabled is expected
     assert job.pause_reason == "paused automatically after 3 consecutive failed runs"
     assert job.cursor.next_at is None
-    paused = [each for each in caplog.records if vars(each).get("event") == "circuit_opened"]
+    paused = [each for each in caplog.records if vars(each).get("event") == "auto_paused"]
     assert [(each.levelno, vars(each)["job"]) for each in paused] == [(logging.ERROR, str(job))]
 
 
@@ -435,7 +435,7 @@ def test_retried_attempts_do_not_count_as_failures() -> None:
     assert reread(run).job.enabled
 
 
-def test_circuit_breaker_keeps_the_reason_of_an_earlier_pause() -> None:
+def test_auto_pause_keeps_the_reason_of_an_earlier_pause() -> None:
     job = make_idle_job(pause_after_failures=1)
     control.pause(job, "maintenance")
     fail_once(job)
@@ -443,7 +443,7 @@ def test_circuit_breaker_keeps_the_reason_of_an_earlier_pause() -> None:
     assert job.pause_reason == "maintenance"
 
 
-def test_circuit_breaker_ignores_a_job_deleted_meanwhile() -> None:
+def test_auto_pause_ignores_a_job_deleted_meanwhile() -> None:
     run = running(pause_after_failures=1)
     with mock.patch.object(pausing, "switch_batch", side_effect=Conflict):
         assert end_attempt(run, 1, failed())

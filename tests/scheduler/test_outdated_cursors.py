@@ -126,7 +126,7 @@ def test_without_jobs_nothing_is_moved() -> None:
 @pytest.mark.sqlite
 def test_checks_read_failing_and_paused_jobs_by_an_index() -> None:
     with CaptureQueriesContext(connection) as captured:
-        pausing.open_circuits(Job.objects.all())
+        pausing.pause_failing_jobs(Job.objects.all())
         pausing.end_pauses(Job.objects.all())
     failing, paused = (query["sql"] for query in captured if "SELECT" in query["sql"])
     assert any("dcron_statistics_failing" in step for step in plan(failing)), plan(failing)

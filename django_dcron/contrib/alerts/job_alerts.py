@@ -44,8 +44,8 @@ from django_dcron.policies.alerting import (
 OVERLAP = timedelta(minutes=1)
 """The maximum time between a run's ``finished_at`` and the commit of its transaction.
 
-The check of all jobs (``alerter``) finds runs of longer transactions, and circuits that another
-transaction opened.
+The check of all jobs (``alerter``) finds runs of longer transactions, and jobs that another
+transaction auto-paused.
 """
 BATCH_SIZE = 500
 COUNTERS = ("succeeded", "failed", "missed")
@@ -54,7 +54,7 @@ _RECOVERED = Q(
     job__alert_check__unrecovered_failures__gt=0,
     succeeded__gt=F("job__alert_check__succeeded"),
 )
-_OPEN = Q(job__enabled=False, job__pause_reason__startswith=AUTO_PAUSED)
+_AUTO_PAUSED = Q(job__enabled=False, job__pause_reason__startswith=AUTO_PAUSED)
 _NO_FAILURES = Q(failed=0, missed=0)
 _UNCHANGED = Q(
     failed=F("job__alert_check__failed"),
@@ -106,7 +106,7 @@ def check_job_alerts(
         (Q(job__alert_check=None) & ~_NO_FAILURES)
         | (Q(job__alert_check__isnull=False) & ~_UNCHANGED)
         | _RECOVERED
-        | (_OPEN & Q(job__alert_check__circuit_open=False))
+        | (_AUTO_PAUSED & Q(job__alert_check__auto_paused=False))
     )
     page = list(differing[:BATCH_SIZE])
     for statistics in page:
@@ -128,7 +128,7 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
         statistics.failed,
         statistics.missed,
         statistics.consecutive_failures,
-        _is_open(statistics),
+        _is_auto_paused(statistics),
     )
     failures = now.failed - before.failed
     found = read_failures(job, failures) if failures > 0 else ReportedFailures()
@@ -175,7 +175,7 @@ def _record_counts(
     if before == JobCounters():  # there may be no row yet
         rows.bulk_create([AlertCheck(job_id=job_id, success_at=success_at)], ignore_conflicts=True)
     columns = {
-        name: getattr(now, name) for name in (*COUNTERS, "consecutive_failures", "circuit_open")
+        name: getattr(now, name) for name in (*COUNTERS, "consecutive_failures", "auto_paused")
     }
     guard = {name: getattr(before, name) for name in columns}
     unrecovered = count_unrecovered_failures(unmuted.before, unmuted.now)
@@ -195,13 +195,13 @@ def _counts(row: AlertCheck) -> JobCounters:
         row.failed,
         row.missed,
         row.consecutive_failures,
-        row.circuit_open,
+        row.auto_paused,
         row.unrecovered_failures,
     )
 
 
-def _is_open(statistics: Statistics) -> bool:
-    """Return whether the circuit breaker has paused the job. The condition equals ``_OPEN``.
+def _is_auto_paused(statistics: Statistics) -> bool:
+    """Return whether the job is auto-paused. The condition equals ``_AUTO_PAUSED``.
 
     It doesn't depend on runs that end after the pause, or on pauses by users.
     """

@@ -16,7 +16,7 @@ from django_dcron.contrib.alerts.outbox import Message
 from django_dcron.db.now import database_now
 from django_dcron.execution.executor import execute
 from django_dcron.jobs.attempt_end import end_attempt
-from django_dcron.jobs.pausing import open_circuits
+from django_dcron.jobs.pausing import pause_failing_jobs
 from django_dcron.models import Alert, AlertCheck, Attempt, Incident, Job, Run, Statistics
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import Outcome, State
@@ -97,7 +97,7 @@ def test_recovery_misses_and_automatic_pauses_are_reported(
     alerter.check_and_send()
     for _ in range(2):
         finish_run(job)
-    assert open_circuits(Job.objects.filter(pk=job.pk)) == 1
+    assert pause_failing_jobs(Job.objects.filter(pk=job.pk)) == 1
     alerter.check_and_send()
     assert service.subjects == [
         "[dcron] grind missed 3 occurrences",
@@ -109,7 +109,7 @@ def test_recovery_misses_and_automatic_pauses_are_reported(
     control.resume(Job.objects.get(pk=job.pk))
     finish_run(job)
     finish_run(job)
-    assert open_circuits(Job.objects.filter(pk=job.pk)) == 1
+    assert pause_failing_jobs(Job.objects.filter(pk=job.pk)) == 1
     alerter.check_and_send()
     assert service.subjects[3:] == ["[dcron] grind was paused automatically"], (
         "every automatic pause is reported"
@@ -127,7 +127,7 @@ def test_recovery_is_reported_once_if_the_job_was_resumed_before(
     finish_run(job, State.SUCCEEDED)
     for _ in range(2):
         finish_run(job)
-    assert open_circuits(Job.objects.filter(pk=job.pk)) == 1
+    assert pause_failing_jobs(Job.objects.filter(pk=job.pk)) == 1
     alerter.check_and_send()
     control.resume(Job.objects.get(pk=job.pk))
     alerter.check_and_send()
@@ -152,7 +152,7 @@ def test_automatic_pause_is_reported_even_if_a_run_ends_afterwards(
     alerter.check_and_send()
     job = make_idle_job(name="grind", pause_after_failures=1)
     finish_run(job)
-    assert open_circuits(Job.objects.filter(pk=job.pk)) == 1
+    assert pause_failing_jobs(Job.objects.filter(pk=job.pk)) == 1
     assert endings.end_unstarted(make_run(job), State.CANCELLED, "no use")
     alerter.check_and_send()
     assert service.subjects == ["[dcron] grind was paused automatically"]

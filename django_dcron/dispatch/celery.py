@@ -5,8 +5,9 @@ Invariants:
 - Messages are built and serialized ahead of time. Publishing them is ten times as fast as
   ``apply_async``. On Redis, they are appended without kombu, which takes an eighth of that time
   (``redis_queue``).
-- If Celery's publish signals have receivers, for example of a tracing library, or sent events are
-  enabled, ``send_task_message`` publishes the messages, because it sends both.
+- ``send_task_message`` publishes the messages if Celery's publish signals have receivers, for
+  example of a tracing library, or sent events are enabled, because only it sends signals and
+  events.
 - Connecting takes longer than publishing thousands of messages, so a node connects before a run is
   due. It also checks a connection that has been idle, because the server may have cut it.
 - AMQP returns a message whose queue is missing. The queue is then declared again, and the message
@@ -118,7 +119,7 @@ class CeleryDispatcher:
             route.options if run.priority is None else {**route.options, "priority": run.priority}
         )
         item = PreparedMessage(run, route, options)
-        if self._encodes and not self._signals_have_receivers():
+        if self._encodes and not self._celery_must_send():
             self._encode(item)
         if item.text is None:
             item.content = self._build(run)
@@ -217,7 +218,7 @@ class CeleryDispatcher:
         return replies
 
     def queue_of(self, target: str) -> str:
-        """Return the queue of a target whose job names none. Raises ``Undeliverable``."""
+        """Return the target's default queue, for jobs without a queue. Raises ``Undeliverable``."""
         return str(self._routes.find(self.app, target, "").queue.name)
 
     def take_back(self) -> list[tuple[UUID, int]]:
@@ -237,22 +238,22 @@ class CeleryDispatcher:
             return first.nacked
         self._connection.forget_declarations()  # A declared queue is missing.
         again = [item for item in prepared if item.task_id in first.returned]
-        return first.nacked | self._send_each(producer, again).all
+        return first.nacked | self._send_each(producer, again).task_ids
 
     def _send_each(self, producer: Any, prepared: Sequence[PreparedMessage]) -> Rejections:
         """Publish each message once. Return the messages that the broker hasn't accepted."""
         for route in {id(item.route): item.route for item in prepared}.values():
             self._connection.declare(route)
-        signals_are_heard = self._signals_have_receivers()
+        celery_must_send = self._celery_must_send()
         redis_queues, confirms = self._connection.redis_queues, self._connection.confirms
-        if redis_queues and not signals_are_heard and redis_queues.bypass_only_kombu:
+        if redis_queues and not celery_must_send and redis_queues.bypass_only_kombu:
             prepared = self._append(redis_queues, prepared)
         with producer.batch(max_size=BATCH) if _supports_batches(producer) else nullcontext():
             for item in prepared:
                 content = item.content or self._build(item.run)
                 # With ``confirm_publish``, a nack is raised here. ``Confirms`` has recorded it.
                 with suppress(MessageNacked):
-                    if signals_are_heard:
+                    if celery_must_send:
                         self._send_with_signals(producer, item, content)
                     else:
                         self._send(producer, item.route, item.options, content)
@@ -303,7 +304,7 @@ class CeleryDispatcher:
         with suppress(MessageNacked):
             self._send(producer, route, route.options, content)
         confirms = self._connection.confirms
-        return confirms.wait().all if confirms else set()
+        return confirms.wait().task_ids if confirms else set()
 
     def _send(
         self, producer: Any, route: Route, options: dict[str, Any], content: MessageContent
@@ -340,7 +341,11 @@ class CeleryDispatcher:
     def _flags(self) -> dict[str, bool]:
         return {"mandatory": True} if self._connection.confirms else {}
 
-    def _signals_have_receivers(self) -> bool:
+    def _celery_must_send(self) -> bool:
+        """Whether ``send_task_message`` has to publish.
+
+        It has to if signals have receivers or sent events are enabled.
+        """
         return bool(
             signals.before_task_publish.receivers
             or signals.after_task_publish.receivers

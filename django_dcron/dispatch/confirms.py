@@ -11,8 +11,8 @@ Invariants:
 - A nacked message isn't accepted now: for example, its queue is full or has no leader.
 - The broker also confirms messages without a queue and drops them. Messages are therefore
   mandatory, so that the broker returns them.
-- The first message on a connection is awaited alone. A broker that accepts nothing now may read its
-  sockets later. It then finds one message from each try, not a batch.
+- The first message on a connection is awaited alone. While a broker accepts nothing, each try
+  leaves one message in its socket, not a batch. The broker may read these messages later.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from typing import Any, NamedTuple
 
 
 class Rejections(NamedTuple):
-    """The correlation ids of the messages that the broker hasn't accepted."""
+    """The task ids of the messages that the broker hasn't accepted."""
 
     nacked: set[str]
     returned: set[str]
     """The messages without a queue, which the broker has returned."""
 
     @property
-    def all(self) -> set[str]:
+    def task_ids(self) -> set[str]:
         return self.nacked | self.returned
 
 
 class Confirms:
-    """The confirms of one channel. The broker numbers its messages from 1."""
+    """The confirms of one channel.
+
+    Replaces ``basic_publish`` of the channel to count its messages, as the broker does, from 1.
+    """
 
     def __init__(self, channel: Any, timeout: float):
         self._connection = channel.connection

@@ -192,7 +192,7 @@ class DjangoTaskDispatcher:
         """
 
     def queue_of(self, target: str) -> str:
-        """Return the queue of a target whose job names none."""
+        """Return the target's default queue, for jobs without a queue."""
         django_task = self._own_task(target)
         return django_task.queue_name if django_task else default_queue(self._backend)
 

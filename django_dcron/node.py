@@ -54,8 +54,9 @@ def sync_declared() -> None:
             extra={"event": "no_jobs"},
         )
     for change in changes:
-        if change.is_difference or change.is_problem:
-            level = logging.ERROR if change.is_problem else logging.INFO
-            logger.log(
-                level, "job synced: %s", change, extra={"event": "synced", "job": change.job}
-            )
+        if change.is_difference:
+            extra = {"event": "synced", "job": change.job}
+            logger.info("job synced: %s", change, extra=extra)
+        elif change.is_problem:
+            extra = {"event": "sync_failed", "job": change.job}
+            logger.error("job not synced: %s", change, extra=extra)

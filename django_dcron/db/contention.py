@@ -112,4 +112,4 @@ def isolating_errors(
         if log_error is not None:
             log_error(error)
         else:
-            logger.exception("step failed: step=%s", step, extra={"event": "failed"})
+            logger.exception("step failed: step=%s", step, extra={"event": "step_failed"})

@@ -95,6 +95,6 @@ def refusal_text(error: Exception, item: object) -> str:
         return str(error)
     if is_contention(error):
         return gettext("Another change is in progress. Try again.")
-    extra = {"event": "failed", "job": str(item)}
+    extra = {"event": "change_failed", "job": str(item)}
     logger.error("change failed: job=%s", item, exc_info=error, extra=extra)
     return gettext("The change failed because of an unexpected error. The server log has details.")

@@ -56,7 +56,7 @@ class TickBackoff:
             self._node,
             error,
             exc_info=error,
-            extra={"event": "refused", "node": self._node},
+            extra={"event": "tick_failed", "node": self._node},
         )
         return False
 

@@ -329,7 +329,7 @@ class Membership:
                 self.name,
                 len(self._leases),
                 settings.SHARDS,
-                extra={"event": "shards", "node": self.name, "shards": len(self._leases)},
+                extra={"event": "shards_changed", "node": self.name, "shards": len(self._leases)},
             )
 
     def _lock_names(self, shards: Iterable[int]) -> list[str]:

@@ -259,7 +259,7 @@ class Runner:
             work()
         except BaseException as error:  # The process must not continue without one of its threads.
             self._failure = error
-            extra = {"event": "died", "node": self.membership.name}
+            extra = {"event": "thread_died", "node": self.membership.name}
             text = "thread died: node=%s thread=%s"
             logger.critical(text, self.membership.name, name, exc_info=True, extra=extra)
             self._signals.wake()

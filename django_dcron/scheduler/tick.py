@@ -385,5 +385,5 @@ class Ticker:
             "tick report: node=%s %s",
             self.membership.name,
             " ".join(f"{name}={n}" for name, n in facts.items() if n or name == "agenda"),
-            extra={"event": "report", "node": self.membership.name, **facts},
+            extra={"event": "tick_report", "node": self.membership.name, **facts},
         )

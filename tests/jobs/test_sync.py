@@ -1,6 +1,7 @@
 """The sync of jobs declared in code with their rows, on a real database."""
 
 import json
+import logging
 import re
 import shlex
 import threading
@@ -658,6 +659,14 @@ def test_node_logs_that_there_are_no_jobs(
     with code() if is_declared else nullcontext():
         sync_declared()
     assert [record.event for record in caplog.records] == events  # type: ignore[attr-defined]
+
+
+def test_node_logs_an_invalid_declaration_as_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    with code(calendar="unknown"):
+        sync_declared()
+    [record] = caplog.records
+    assert (record.levelno, vars(record)["event"]) == (logging.ERROR, "sync_failed")
+    assert vars(record)["job"] in record.getMessage()
 
 
 @pytest.mark.parametrize(("calendar", "warns"), [("SAT-SUN", False), ("02:00-04:00", True)])

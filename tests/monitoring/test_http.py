@@ -284,7 +284,7 @@ def test_requests_are_not_logged(server: HttpServer, caplog: pytest.LogCaptureFi
     caplog.set_level(logging.INFO)
     get(server, "/livez")
     get(server, "/nothing")
-    assert [record.__dict__["event"] for record in caplog.records] in ([], ["http"])
+    assert [record.__dict__["event"] for record in caplog.records] in ([], ["http_listening"])
 
 
 # --- option of runcron ----------------------------------------------------------------------------

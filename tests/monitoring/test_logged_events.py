@@ -49,14 +49,10 @@ def logged_events() -> Iterator[tuple[str, set[str]]]:
 
 
 def documented_events() -> list[tuple[str, set[str]]]:
+    """Return each row's event and extras."""
     table = DOCUMENT[DOCUMENT.index("| `event` |") : DOCUMENT.index("## Traces")]
     rows = [row.split("|")[1:3] for row in table.splitlines()[2:] if row.startswith("|")]
-    words = re.compile(r"`(\w+)`")
-    return [
-        (event, set(words.findall(also)))
-        for events, also in rows
-        for event in words.findall(events)
-    ]
+    return [(event.strip(" `"), set(re.findall(r"`(\w+)`", extras))) for event, extras in rows]
 
 
 def names_event(extra: ast.expr) -> bool:

@@ -173,9 +173,9 @@ def test_node_works_until_a_signal(
     assert set(Run.objects.filter(state="pending").values_list("node", flat=True)) == {""}
     assert no_node_or_lease_is_left()
     output = events(caplog)
-    assert (output[:2], output[-1]) == (["shards", "started"], "stopped")
+    assert (output[:2], output[-1]) == (["shards_changed", "started"], "stopped")
     assert logged(caplog, "started", runner.membership.id, os.getpid(), node="a")
-    assert logged(caplog, "shards", node="a", shards=64)
+    assert logged(caplog, "shards_changed", node="a", shards=64)
 
 
 def thread_names() -> set[str]:
@@ -437,7 +437,7 @@ def test_death_of_a_thread_stops_the_node(
     monkeypatch.setattr(runner.membership, "register", lambda: None)
     assert runner.run() == EXIT_FAILED
     (died,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
-    assert (vars(died)["event"], vars(died)["node"]) == ("died", "a")
+    assert (vars(died)["event"], vars(died)["node"]) == ("thread_died", "a")
     assert "unexpected error" in caplog.text
     assert no_node_or_lease_is_left()
     due.refresh_from_db()
@@ -536,7 +536,7 @@ def test_node_logs_an_integrity_error_and_continues(
     seen = failing_ticks(runner, monkeypatch, "a job was deleted meanwhile", error=IntegrityError)
     start_in_thread(lambda: wait_until(lambda: len(seen) >= 1) and terminate(), runner)
     assert runner.run() == EXIT_OK
-    assert logged(caplog, "refused", "a job was deleted meanwhile", node="a")
+    assert logged(caplog, "tick_failed", "a job was deleted meanwhile", node="a")
     assert "Traceback" in caplog.text
     assert events(caplog, "database_unreachable") == []
     assert seen[0] is True

@@ -299,7 +299,9 @@ def test_refused_run_that_could_not_be_ended_is_refused_again_after_a_while(
     node.dispatcher.undeliverable = {run.job.name}
 
     def failures() -> list[str]:
-        return [record.message for record in caplog.records if vars(record)["event"] == "failed"]
+        return [
+            record.message for record in caplog.records if vars(record)["event"] == "step_failed"
+        ]
 
     with monkeypatch.context() as broken:
         broken.setattr(endings, "end_unstarted", raising(ValueError("can't be ended now")))
@@ -530,7 +532,7 @@ def test_tick_report_counts_the_actions(
     node.pass_time(1)
     assert caplog.messages[1:] == ["tick report: node=me agenda=0 adopted=1 dispatched=1"]
     reported = vars(caplog.records[-1])
-    facts = {"event": "report", "node": "me", "agenda": 0, "adopted": 1, "dispatched": 1}
+    facts = {"event": "tick_report", "node": "me", "agenda": 0, "adopted": 1, "dispatched": 1}
     assert facts.items() <= reported.items()
     assert (reported["claimed"], reported["rescued"]) == (0, 0)
 

@@ -90,7 +90,7 @@ class HttpServer:
 
     def start(self) -> None:
         self._thread.start()
-        extra = {"event": "http", "node": self._name}
+        extra = {"event": "http_listening", "node": self._name}
         logger.info(
             "http server started: node=%s address=http://%s", self._name, self.address, extra=extra
         )

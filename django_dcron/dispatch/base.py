@@ -188,8 +188,8 @@ class Dispatcher(Protocol):
         """
         ...
 
-    def take_back(self) -> list[tuple[UUID, int]]:
-        """Take back the dispatched runs that this process hasn't started.
+    def take_unstarted(self) -> list[tuple[UUID, int]]:
+        """Remove and return the dispatched runs that this process hasn't started.
 
         Returns (run, attempt) of each. They won't start here.
         """

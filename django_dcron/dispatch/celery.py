@@ -221,7 +221,7 @@ class CeleryDispatcher:
         """Return the target's default queue, for jobs without a queue. Raises ``Undeliverable``."""
         return str(self._routes.find(self.app, target, "").queue.name)
 
-    def take_back(self) -> list[tuple[UUID, int]]:
+    def take_unstarted(self) -> list[tuple[UUID, int]]:
         return []  # the messages are with the broker or the workers
 
     def executing(self) -> list[str]:

@@ -196,7 +196,7 @@ class DjangoTaskDispatcher:
         django_task = self._own_task(target)
         return django_task.queue_name if django_task else default_queue(self._backend)
 
-    def take_back(self) -> list[tuple[UUID, int]]:
+    def take_unstarted(self) -> list[tuple[UUID, int]]:
         return []  # the messages are with the backend
 
     def executing(self) -> list[str]:

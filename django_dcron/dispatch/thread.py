@@ -76,7 +76,7 @@ class ThreadDispatcher:
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
         """Do nothing: a cancellation in this process has already notified the run's heartbeat."""
 
-    def take_back(self) -> list[tuple[UUID, int]]:
+    def take_unstarted(self) -> list[tuple[UUID, int]]:
         with self._lock:
             unstarted = [key for key, each in self._submitted.items() if not each.started]
             for key in unstarted:

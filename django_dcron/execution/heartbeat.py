@@ -208,7 +208,7 @@ class Heartbeats:
             now = time.monotonic()
             self._to_return = {key: until for key, until in self._to_return.items() if until > now}
             remaining = list(self._to_return)
-        extra = {"event": "not_returned", "runs": len(remaining)}
+        extra = {"event": "return_postponed", "runs": len(remaining)}
         try:
             self._limit_waits()
             with deliveries.lock_unlocked([run_id for run_id, _ in remaining]) as unlocked:

@@ -126,8 +126,11 @@ def redeliver_dropped(run_id: UUID, attempt: int, queued_at: datetime, deliverie
     return bool(dropped.update(state=State.PENDING, node=NOBODY, deliveries=max(deliveries - 1, 0)))
 
 
-def unqueue(unstarted: Iterable[tuple[UUID, int]]) -> int:
-    """Queued -> pending without a node, for all dispatched (run, attempt) that won't be started."""
+def return_queued(unstarted: Iterable[tuple[UUID, int]]) -> int:
+    """Return dispatched runs to the nodes: queued -> pending without a node. Returns their number.
+
+    ``unstarted``: (run, attempt) of each run whose delivery won't be started.
+    """
     return sum(
         runs().queued().filter(pk=run_id, attempt=attempt).update(state=State.PENDING, node=NOBODY)
         for run_id, attempt in unstarted
@@ -141,7 +144,7 @@ def return_to_nodes(run_id: UUID, attempt: int) -> bool:
     """
     # Pending runs first: a node marks a run as queued only if the run has the node's name.
     pending = runs().pending().filter(pk=run_id, attempt=attempt)
-    return bool(pending.update(node=NOBODY) or unqueue([(run_id, attempt)]))
+    return bool(pending.update(node=NOBODY) or return_queued([(run_id, attempt)]))
 
 
 def hold(run: Run) -> bool:

@@ -135,8 +135,8 @@ def _assign(runs: list[DueRun], node: str, on_locked: Callable[[DueRun], None]) 
     return assigned
 
 
-def give_back(node: str) -> int:
-    """Release the pending runs of ``node``, and return their number.
+def return_pending(node: str) -> int:
+    """Return the pending runs of ``node`` to all nodes. Returns their number.
 
     The next tick of each shard's leader adopts them.
     """

@@ -176,8 +176,8 @@ class Agenda:
         with self._changed:
             self._known.difference_update(run.key for run in runs)
 
-    def give_back(self, runs: list[DueRun]) -> None:
-        """Take back runs that could not be marked.
+    def restore_dispatched(self, runs: list[DueRun]) -> None:
+        """Restore dispatched runs that couldn't be marked.
 
         The next ``take_dispatched`` returns them again.
         """

@@ -49,7 +49,7 @@ from django_dcron.dispatch.base import SupportsWorkerRequests
 from django_dcron.locks.base import Lock
 from django_dcron.models import Node
 from django_dcron.runs import deliveries
-from django_dcron.scheduler.adoption import give_back
+from django_dcron.scheduler.adoption import return_pending
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.backoff import TickBackoff
 from django_dcron.scheduler.health import ALERTS, WORKERS, NodeHealth
@@ -281,8 +281,10 @@ class Runner:
                 self._drain()
             except (DatabaseError, InterfaceError) as error:
                 name = self.membership.name
-                text = "runs not released, other nodes will adopt them: node=%s error=%s"
-                logger.warning(text, name, error, extra={"event": "not_given_back", "node": name})
+                text = "runs not returned, other nodes will adopt them: node=%s error=%s"
+                logger.warning(
+                    text, name, error, extra={"event": "runs_not_returned", "node": name}
+                )
             if jobs := self._dispatcher.executing():
                 names = ", ".join(sorted(set(jobs))[:MAX_JOB_NAMES])
                 self._log(
@@ -341,13 +343,13 @@ class Runner:
         too.
         """
         self.agenda.publish_due()
-        unstarted = [] if finish else self._dispatcher.take_back()
+        unstarted = [] if finish else self._dispatcher.take_unstarted()
         self.ticker.mark_dispatched()
-        deliveries.unqueue(unstarted)
-        given_back = give_back(self.membership.id)
-        if self.agenda.broker_unreachable and given_back:
-            text = "runs released, broker unreachable: node=%s runs=%d"
-            self._log("given_back", text, given_back)
+        deliveries.return_queued(unstarted)
+        returned = return_pending(self.membership.id)
+        if self.agenda.broker_unreachable and returned:
+            text = "runs returned, broker unreachable: node=%s runs=%d"
+            self._log("runs_returned", text, returned)
         self.membership.leave()
 
     # --- prune -----------------------------------------------------------------------------------

@@ -205,14 +205,16 @@ class Ticker:
                 self._mark_queued(dispatched)
                 marked = dispatched
         except BaseException:
-            self.agenda.give_back(dispatched)
+            self.agenda.restore_dispatched(dispatched)
             raise
         reach_sync_point("mark.done")
         self.agenda.forget(marked)
         self.counts["dispatched"] += len(marked)
         if len(marked) < len(dispatched):
             marked_keys = {run.key for run in marked}
-            self.agenda.give_back([run for run in dispatched if run.key not in marked_keys])
+            self.agenda.restore_dispatched(
+                [run for run in dispatched if run.key not in marked_keys]
+            )
             raise StillLocked("some runs are locked; the others were marked")
 
     def _mark_queued(self, dispatched: Iterable[DueRun]) -> None:

@@ -35,7 +35,7 @@ from django_dcron.models import Cursor, Job, Limit, LimitStart, Run
 from django_dcron.models.cursor import CursorQuerySet
 from django_dcron.models.run import RunQuerySet
 from django_dcron.runs import deliveries, transitions
-from django_dcron.scheduler.adoption import give_back
+from django_dcron.scheduler.adoption import return_pending
 from django_dcron.scheduler.agenda import Agenda
 from django_dcron.scheduler.limit_lines import limit_shard
 from django_dcron.scheduler.membership import Membership
@@ -184,7 +184,7 @@ class _Stepper:
             elif clock.now() <= until + CREATION_TOLERANCE:  # otherwise, a job has moved the clock
                 clock.fixed_at = until
         finally:
-            give_back(self._membership.id)
+            return_pending(self._membership.id)
         runs = transitions.runs().select_related("job").in_bulk(set(self._reported) - before)
         reported = [runs[run_id] for run_id in self._reported if run_id in runs]
         return [run for run in reported if run.is_final or run.pk in self._executed]
@@ -199,7 +199,8 @@ class _Stepper:
                 for run in dispatched:
                     self._execute(run)
             except BaseException:
-                deliveries.unqueue(run.key for run in dispatched)  # those that haven't started
+                # Runs that have started aren't queued any more.
+                deliveries.return_queued(run.key for run in dispatched)
                 raise
             self._report(self._ended_now())
             if not dispatched or not self._more_is_due():
@@ -354,7 +355,7 @@ class CollectingDispatcher:
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
         """Do nothing: no run executes while another caller could cancel it."""
 
-    def take_back(self) -> list[tuple[UUID, int]]:
+    def take_unstarted(self) -> list[tuple[UUID, int]]:
         return []
 
     def executing(self) -> list[str]:

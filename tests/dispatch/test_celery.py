@@ -830,7 +830,7 @@ def test_dispatcher_can_be_used_after_close(app: Celery, dispatcher: CeleryDispa
     dispatcher.close()
     publish_runs(dispatcher, run_of())
     assert len(received(app, "of-the-task")) == 2
-    assert dispatcher.take_back() == []
+    assert dispatcher.take_unstarted() == []
 
 
 # --- threads and processes ----------------------------------------------------------------------

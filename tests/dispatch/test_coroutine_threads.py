@@ -226,7 +226,7 @@ def test_unstarted_runs_of_coroutine_functions_can_be_taken_back_and_submitted_a
     dispatcher = ThreadDispatcher(run, 1, 1)
     dispatcher.publish([first, second])
     wait_until(lambda: started, what="the first run to start")
-    assert dispatcher.take_back() == [second.key]
+    assert dispatcher.take_unstarted() == [second.key]
     dispatcher.publish([second])
     may_end.set()
     dispatcher.close()

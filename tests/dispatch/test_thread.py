@@ -71,8 +71,8 @@ def test_unstarted_runs_can_be_taken_back(work: Work) -> None:
     runs = [due_run(f"{n}") for n in range(3)]
     dispatcher.publish(runs)
     wait_until(lambda: work.started, what="one run to start")
-    assert dispatcher.take_back() == [run.key for run in runs[1:]]
-    assert dispatcher.take_back() == []
+    assert dispatcher.take_unstarted() == [run.key for run in runs[1:]]
+    assert dispatcher.take_unstarted() == []
     work.may_end.set()
     dispatcher.close(wait=True)
     assert work.started == [runs[0].run_id]

@@ -128,7 +128,7 @@ def test_dispatcher_publishes_runs_that_a_worker_executes(
     with pytest.raises(DispatchFailed):
         dispatcher.publish([prepared])
     dispatcher.revoke(run.pk, 1)
-    assert (dispatcher.take_back(), dispatcher.executing()) == ([], [])
+    assert (dispatcher.take_unstarted(), dispatcher.executing()) == ([], [])
     dispatcher.close()
 
 

@@ -91,7 +91,7 @@ def test_run_returns_to_the_nodes_after_a_database_outage(
 
     monkeypatch.setattr(deliveries, "return_to_nodes", gone)
     heartbeats.return_later(run.pk, 1)
-    wait_until(lambda: logged(caplog, "not_returned"))
+    wait_until(lambda: logged(caplog, "return_postponed"))
     monkeypatch.setattr(deliveries, "return_to_nodes", real)
     wait_until(lambda: reread(run).node == "", what="the run to be given back")
     wait_until(lambda: not heartbeats._to_return, what="the list to be empty")

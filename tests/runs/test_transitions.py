@@ -74,8 +74,8 @@ CASES = {
         {State.QUEUED},
         State.PENDING,
     ),
-    "unqueue": Case(
-        lambda run: deliveries.unqueue([(run.pk, run.attempt)]), {State.QUEUED}, State.PENDING
+    "return_queued": Case(
+        lambda run: deliveries.return_queued([(run.pk, run.attempt)]), {State.QUEUED}, State.PENDING
     ),
     "return_to_nodes": Case(
         lambda run: deliveries.return_to_nodes(run.pk, run.attempt),
@@ -156,7 +156,7 @@ def test_transition_succeeds_only_from_its_source_states(name: str, state: State
     "name",
     [
         *("mark_running", "mark_waiting", "mark_waiting_in_backfill", "mark_queued"),
-        *("redeliver", "redeliver_dropped", "unqueue", "return_to_nodes", "renew_heartbeat"),
+        *("redeliver", "redeliver_dropped", "return_queued", "return_to_nodes", "renew_heartbeat"),
     ],
 )
 def test_transition_for_another_attempt_changes_nothing(name: str) -> None:
@@ -203,7 +203,7 @@ def test_transition_changes_no_other_run(name: str) -> None:
         "mark_queued": {"node": "a", "queued_at": NOW, "deliveries": 3},
         "redeliver": {"node": "", "deliveries": 2},
         "redeliver_dropped": {"node": "", "deliveries": 1},
-        "unqueue": {"node": "", "deliveries": 2},
+        "return_queued": {"node": "", "deliveries": 2},
         "mark_waiting": {"slot": None, "reason": "why", "due_at": NOW},
         "mark_waiting_in_backfill": {"reason": "why", "due_at": LATER},
         "retry": {"reason": "why", "due_at": LATER, "deliveries": 0, "node": "", "attempt": 2},

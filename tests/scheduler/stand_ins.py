@@ -95,7 +95,7 @@ class MemoryDispatcher:
     def revoke(self, run_id: UUID, attempt: int, worker: str = "") -> None:
         self.revoked.append((run_id, attempt))
 
-    def take_back(self) -> list[tuple[UUID, int]]:
+    def take_unstarted(self) -> list[tuple[UUID, int]]:
         return self.unstarted
 
     def executing(self) -> list[str]:

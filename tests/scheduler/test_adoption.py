@@ -14,7 +14,7 @@ from django_dcron.models import Cursor, Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import deliveries
 from django_dcron.scheduler import adoption
-from django_dcron.scheduler.adoption import adopt, give_back
+from django_dcron.scheduler.adoption import adopt, return_pending
 from tests.factories import make_idle_job, make_run
 
 pytestmark = pytest.mark.django_db
@@ -146,7 +146,7 @@ def test_runs_returned_to_the_nodes_have_no_node() -> None:
     now = database_now("default")
     make_run(job, node="me"), make_run(job, node="other", scheduled_at=now + SECOND)
     queued = make_run(job, "queued", node="me", scheduled_at=now + 2 * SECOND)
-    assert give_back("me") == 1
+    assert return_pending("me") == 1
     assert sorted(Run.objects.values_list("node", flat=True)) == ["", "me", "other"]
     queued.refresh_from_db()
     assert queued.node == "me"

@@ -129,7 +129,7 @@ def test_unmarked_runs_are_retried_first(agenda: Agenda) -> None:
     taken = agenda.take_dispatched()
     agenda.add([second])
     agenda.publish_due()
-    agenda.give_back(taken)
+    agenda.restore_dispatched(taken)
     assert agenda.take_dispatched() == [first, second]
     assert agenda.take_dispatched() == []
 

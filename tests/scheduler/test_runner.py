@@ -259,7 +259,7 @@ def test_duplicate_signal_does_not_abort_the_drain(
     assert logged(caplog, "stopping", "=1 ", "=long", node="a")
 
 
-def test_runs_released_without_a_broker_are_logged(
+def test_runs_returned_without_a_broker_are_logged(
     runner: Runner,
     dispatcher: MemoryDispatcher,
     start_in_thread: StartInThread,
@@ -272,7 +272,7 @@ def test_runs_released_without_a_broker_are_logged(
         lambda: wait_until(lambda: runner.agenda.broker_unreachable) and terminate(), runner
     )
     assert runner.run() == EXIT_OK
-    assert logged(caplog, "given_back", "=3", node="a")
+    assert logged(caplog, "runs_returned", "=3", node="a")
 
 
 def test_ring_change_triggers_a_heartbeat_at_once(
@@ -641,9 +641,9 @@ def test_drain_without_the_database_leaves_runs_to_other_nodes(
     def gone(node: str) -> int:
         raise OperationalError("gone")
 
-    monkeypatch.setattr(module, "give_back", gone)
+    monkeypatch.setattr(module, "return_pending", gone)
     assert runner.run(seconds=0.01) == EXIT_OK
-    assert logged(caplog, "not_given_back", "gone", node="a")
+    assert logged(caplog, "runs_not_returned", "gone", node="a")
     assert dispatcher.closed == [True]
 
 

@@ -178,7 +178,7 @@ class Dispatcher:
         self.broker.check_reachable()
         self.broker.on_revoke((run_id, attempt), worker)
 
-    def take_back(self) -> list[Key]:
+    def take_unstarted(self) -> list[Key]:
         return []
 
     def executing(self) -> list[str]:

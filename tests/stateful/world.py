@@ -32,7 +32,7 @@ from django_dcron.policies.lifecycle import FINAL, Outcome
 from django_dcron.runs import transitions
 from django_dcron.runs.completion import Ending
 from django_dcron.runs.start import start_attempt
-from django_dcron.scheduler.adoption import give_back
+from django_dcron.scheduler.adoption import return_pending
 from django_dcron.scheduler.rescue import rescue
 from tests.app.models import Witness
 from tests.scheduler.stand_ins import StillClock
@@ -181,7 +181,7 @@ class World(Users):
             if active:
                 active.agenda.publish_due()
                 active.ticker.mark_dispatched()
-                give_back(active.membership.id)
+                return_pending(active.membership.id)
                 self._replace(node)
 
     def restart(self, node: int) -> None:

@@ -42,6 +42,7 @@ from django_dcron.monitoring.metrics import cluster as metrics
 from django_dcron.policies.health.facts import NamedCount
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.retry import exception_name
+from django_dcron.policies.sharding import shard_lock_name
 from django_dcron.policies.slots import Slot
 from django_dcron.scheduler.membership import Membership
 from tests import services
@@ -447,6 +448,29 @@ def test_embedded_node_beside_a_node_with_a_lock_server_leads_its_shards(system:
     assert system.codes() == set()
     LockLease.objects.filter(name=":shard:3/64").update(holder="ghost")
     assert system.codes() == {Code.SHARDS_UNLED}
+
+
+@pytest.mark.parametrize("namespace", ["", "reports"])
+def test_embedded_node_hides_no_locks_of_another_site(system: System, namespace: str) -> None:
+    """The node with the lock server leads no shards."""
+    ours = {shard_lock_name("", shard, 64) for shard in range(64)}
+    system.lock.release(ours, system.node.id)
+    system.lock.hold(ours, "ghost", MINUTE)
+    Node.objects.update(shards=0)
+    copy_node(system.node.id, pk="embedded", name="b", namespace=namespace, shards=64)
+    led = range(64) if namespace else range(32)
+    leases = [
+        LockLease(
+            name=shard_lock_name(namespace, shard, 64),
+            holder="embedded",
+            expires_at=timezone.now() + HOUR,
+        )
+        for shard in led
+    ]
+    LockLease.objects.bulk_create(leases)
+    codes = system.codes()
+    assert Code.LEASE_ORPHANED in codes
+    assert Code.SHARDS_UNLED not in codes
 
 
 def test_restarted_node_causes_no_finding(system: System) -> None:

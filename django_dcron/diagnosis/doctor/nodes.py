@@ -106,27 +106,32 @@ def _add_dead(node: Node, loss: str, findings: Findings) -> None:
 def _check_lock(window: Window, groups: Groups, lock: Lock, findings: Findings) -> None:
     """Check the lock and its leases.
 
-    Nodes with ``--embedded`` lock in the database, whatever ``DCRON_LOCK`` is. If no other node
-    leads shards, only their leases count. Otherwise, theirs count too.
+    Nodes with ``--embedded`` lock in the database, whatever ``DCRON_LOCK`` is. If all nodes of a
+    namespace do, only their leases count. Otherwise, theirs count too.
     """
     leases = {} if isinstance(lock, DatabaseLock) else holders_in_database()
-    live = {node.pk: node for nodes in groups.values() for node in nodes}
-    leading = {pk for pk, node in live.items() if node.shards}
-    only_embedded = bool(leading) and leading <= {*leases.values()}
-    embedded = {name: holder for name, holder in leases.items() if holder in live}
+    embedded = {node.pk for nodes in groups.values() for node in nodes} & {*leases.values()}
+    embedded_leases = {name: holder for name, holder in leases.items() if holder in embedded}
+
+    def in_database(names: Collection[str]) -> dict[str, str]:
+        return {name: leases[name] for name in names if name in leases}
 
     def holders(names: Collection[str]) -> dict[str, str]:
-        if only_embedded:
-            return {name: leases[name] for name in names if name in leases}
-        both = {**lock.holders(names), **embedded}
+        both = {**lock.holders(names), **embedded_leases}
         return {name: both[name] for name in names if name in both}
 
+    use_lock = {
+        namespace
+        for namespace, nodes in groups.items()
+        if any(node.pk not in embedded for node in nodes)
+    }
     try:
-        if not only_embedded:
+        if use_lock or not groups:
             for problem in getattr(lock, "problems", list)():
                 findings.add(Code.LOCK_UNSAFE, LOCK, problem)
         for namespace, nodes in groups.items():
-            _check_shards(window, namespace, nodes, holders, findings)
+            holders_of = holders if namespace in use_lock else in_database
+            _check_shards(window, namespace, nodes, holders_of, findings)
     except LockUnavailable as error:
         findings.add(
             Code.LOCK_UNREACHABLE,

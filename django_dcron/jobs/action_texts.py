@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_dcron.jobs.audit.entries import pause_authors
 from django_dcron.jobs.backfill import Backfill
 from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.models import Job, Run
@@ -20,8 +21,8 @@ LONGEST_REASON = 150
 LONGEST_SIGNATURE = 100
 """The user's name is shortened to this number of characters. The column has 255 for both."""
 
-_SIGNATURE = re.compile(r" \([^()]+\)|\uff08[^\uff08\uff09]+\uff09")
-"""A name as ``signed_reason`` adds it in any language. Chinese has full-width parentheses."""
+_SIGNATURES = (" ({})", "\uff08{}\uff09")
+"""The names that ``signed_reason`` adds in any language. Chinese has full-width parentheses."""
 
 STATE_NAMES = {
     State.PENDING: gettext_noop("pending"),
@@ -99,9 +100,19 @@ def unsigned_reason(reason: str, name: str) -> str:
     return reason.removesuffix(signature)
 
 
-def has_reason(job: Job, reason: str) -> bool:
-    """Return whether the job is paused for this reason, with or without a user's name."""
-    if job.enabled or not job.pause_reason.startswith(reason):
-        return False
-    rest = job.pause_reason.removeprefix(reason)
-    return not rest or _SIGNATURE.fullmatch(rest) is not None
+def paused_for(jobs: Iterable[Job], reason: str) -> list[Job]:
+    """Return the jobs that are paused for this reason, with or without the name of who paused."""
+    candidates = [job for job in jobs if not job.enabled and job.pause_reason.startswith(reason)]
+    authors = pause_authors([job for job in candidates if job.pause_reason != reason])
+    return [
+        job
+        for job in candidates
+        if job.pause_reason == reason
+        or (job.pk in authors and _is_signed(job.pause_reason, reason, authors[job.pk]))
+    ]
+
+
+def _is_signed(text: str, reason: str, name: str) -> bool:
+    """Return whether the text is the reason with this name, in any language."""
+    name = with_ellipsis(name, LONGEST_SIGNATURE)
+    return any(text == f"{reason}{signature.format(name)}" for signature in _SIGNATURES)

@@ -719,30 +719,42 @@ def test_skipped_jobs_have_a_line_for_each_reason() -> None:
 
 def test_resume_selects_jobs_by_the_reason_of_their_pause() -> None:
     reasons = {
-        "typed": "deploy",
-        "by-ada": "deploy (ada)",
-        "longer": "deploy of shop (ada)",
-        "other-team": "deploy (shop) (ada)",
-        "contained": "before deploy",
-        "other-case": "Deploy",
+        "typed": ("deploy", ""),
+        "by-ada": ("deploy (ada)", "ada"),
+        "by-ops": ("deploy (Ada (Ops))", "Ada (Ops)"),
+        "by-long": (signed_reason("deploy", "l" * 120), "l" * 120),
+        "unsigned": ("deploy (shop)", ""),
+        "other-name": ("deploy (shop)", "ada"),
+        "longer": ("deploy of shop (ada)", "ada"),
+        "other-team": ("deploy (shop) (ada)", "ada"),
+        "contained": ("before deploy", ""),
+        "other-case": ("Deploy", ""),
     }
     make_idle_job(name="enabled")
-    for name, reason in reasons.items():
-        control.pause(make_idle_job(name=name), reason)
+    for name, (reason, user) in reasons.items():
+        with control.acting_as(user):
+            control.pause(make_idle_job(name=name), reason)
     make_idle_job(name="by-me")
+    changed = make_idle_job(name="changed")
+    with control.acting_as("shop"):
+        control.pause(changed, "backup (shop)")
+    changed.pause_reason = "deploy (shop)"
+    control.save(changed)
     call("pause", "by-me", "--reason", "deploy")
     assert call("resume", "--reason", "deploy")[0] == 2, "asks for confirmation"
     code, shown = document("resume", "--reason", "deploy", "--yes")
-    assert {each["job"] for each in shown["results"]} == {"typed", "by-ada", "by-me"}
+    selected = {"typed", "by-ada", "by-ops", "by-long", "by-me"}
+    assert {each["job"] for each in shown["results"]} == selected
     assert (code, shown["skipped"]) == (0, [])
-    assert paused_jobs() == {"longer", "other-team", "contained", "other-case"}
-    assert call("resume", "--reason", reasons["longer"], "--yes")[0] == 0
-    assert paused_jobs() == {"other-team", "contained", "other-case"}
+    assert paused_jobs() == {*reasons, "changed"} - selected
+    assert call("resume", "--reason", reasons["longer"][0], "--yes")[0] == 0
+    assert call("resume", "--reason", "deploy (shop)", "--yes")[0] == 0
+    assert paused_jobs() == {"contained", "other-case"}
 
 
 @pytest.mark.parametrize("language", ["en", "de", "zh-hans"])
 def test_resume_knows_signed_reasons_of_all_languages(language: str) -> None:
-    with override(language):
+    with override(language), control.acting_as("ada@example.com"):
         control.pause(make_idle_job(), signed_reason("deploy", "ada@example.com"))
     assert call("resume", "--reason", "deploy", "--yes")[0] == 0
     assert paused_jobs() == set()
@@ -752,7 +764,10 @@ def test_reason_of_the_pause_is_combined_like_a_filter() -> None:
     for job in make_shop():
         control.pause(job, "deploy")
     assert call("resume", "--all", "--reason", "deploy", "--yes")[0] == 2
-    assert call("resume", "shop/import", "--reason", "deploy", "--yes")[0] == 2
+    code, message = call("resume", "shop/import", "--reason", "deploy", "--yes")
+    assert (code, "To resume shop/import, omit --reason." in message) == (2, True)
+    code, message = call("resume", "shop/import", "--namespace", "shop", "--yes")
+    assert (code, "--reason" in message) == (2, False)
     assert call("resume", "--namespace", "shop", "--reason", "", "--yes")[0] == 2
     assert len(paused_jobs()) == 3
     assert call("resume", "shop/exp*", "--reason", "deploy", "--yes")[0] == 0

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -18,7 +19,8 @@ from django.utils.translation import gettext as _
 
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.audit.differences import FieldChange, names_of_changes
-from django_dcron.models import AuditAction, AuditEntry, Freeze, Job, Via
+from django_dcron.jobs.locking import batches_of_keys
+from django_dcron.models import AuditAction, AuditEntry, AuditKind, Freeze, Job, Via
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 from django_dcron.utils.time_parsing import parse_datetime
 
@@ -61,6 +63,23 @@ def logged_changes_of(job: Job) -> list[LoggedChange]:
     """Return the changes of the job, oldest first."""
     latest = entries_of(job).exclude(action=AuditAction.BACKFILL).order_by("-at", "-pk")[:READ]
     return [read_change(entry) for entry in reversed(latest)]
+
+
+def pause_authors(jobs: Iterable[Job]) -> dict[int, str]:
+    """Return the user who paused each job for its present reason, if the log names one."""
+    reasons = {job.pk: job.pause_reason for job in jobs}
+    latest: dict[int, tuple[str, str]] = {}
+    for keys in batches_of_keys(reasons.keys()):
+        pauses = AuditEntry.objects.using(alias_for(AuditEntry)).filter(
+            kind=AuditKind.JOB, object_id__in=[*map(str, keys)], action=AuditAction.PAUSE
+        )
+        for key, reason, actor in pauses.order_by("at", "pk").values_list(
+            "object_id", "reason", "actor"
+        ):
+            latest[int(key)] = (reason, actor)
+    return {
+        key: actor for key, (reason, actor) in latest.items() if actor and reason == reasons[key]
+    }
 
 
 def earlier_freezes(latest: Freeze) -> list[Freeze]:

@@ -21,7 +21,7 @@ from django_dcron.diagnosis.job_list import (
     status_of,
 )
 from django_dcron.diagnosis.job_source import ADMIN, CODE
-from django_dcron.jobs.action_texts import has_reason
+from django_dcron.jobs.action_texts import paused_for
 from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP
@@ -140,6 +140,12 @@ def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]
     if options["all"] and (names or is_filtered):
         raise usage_error("--all can't be combined with names or filters.")
     if is_filtered and len(patterns) < len(names):
+        if pause_reason is not None:
+            job = next(name for name in names if not is_pattern(name))
+            raise usage_error(
+                "--reason selects jobs by the reason of their pause, so it can't be combined with "
+                f"names. To resume {job}, omit --reason."
+            )
         raise usage_error("Filters can be combined with patterns, but not with names.")
     if not (names or is_filtered or options["all"]):
         reason_option = "--reason, " if "pause_reason" in options else ""
@@ -156,7 +162,7 @@ def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]
     if not rows:
         raise negative_result("No jobs match.")
     if pause_reason is not None:
-        rows = [row for row in rows if isinstance(row, Job) and has_reason(row, pause_reason)]
+        rows = [*paused_for((row for row in rows if isinstance(row, Job)), pause_reason)]
         if not rows:
             raise negative_result(
                 f"No selected job is paused for the reason {pause_reason!r}. To see the reasons: "

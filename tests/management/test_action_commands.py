@@ -678,6 +678,36 @@ def test_resume_cautions_that_an_imported_job_does_the_same(
         for each in (new, by_hand)
     ]
     assert named == [is_twin, False]
+    if not enabled:
+        (old,) = document("resume", "old")[1]["results"]
+        assert ["new, declared in code" in each["message"] for each in old["cautions"]] == [True]
+
+
+@pytest.mark.parametrize("prefix", ["", "shadow:"])
+@pytest.mark.parametrize("first", ["declared", "imported"])
+def test_the_twin_that_a_later_batch_resumes_names_the_other(
+    prefix: str, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_actions, "JOBS_AT_ONCE", 1)
+    target = "tests.app.tasks.ok"
+    jobs = [
+        make_job(name="declared", target=target, declared={}),
+        make_job(
+            name="imported", target=f"{prefix}{target}", import_source="redbeat", import_key="k"
+        ),
+        make_job(name="by-hand", target=target),
+        make_job(name="other", target="tests.app.tasks.echo", import_source="redbeat"),
+    ]
+    control.pause_many(jobs)
+    second = "imported" if first == "declared" else "declared"
+    results = document("resume", first, second, "by-hand", "other")[1]["results"]
+    cautions = {
+        each["job"]: " ".join(caution["message"] for caution in each["cautions"])
+        for each in results
+    }
+    assert f" {first}," in cautions[second]
+    assert [cautions[name] for name in ("by-hand", "other")] == ["", ""]
+    assert f" {second}," not in cautions[first], "it was still paused"
 
 
 def test_cautions_of_one_action_are_listed_separately() -> None:

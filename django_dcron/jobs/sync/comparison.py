@@ -6,6 +6,7 @@ Nothing is written.
 from __future__ import annotations
 
 import copy
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -120,21 +121,39 @@ def _does_the_same(imported: Job, wanted: Mapping[str, Any]) -> bool:
     )
 
 
-def imported_twins(jobs: Iterable[Job]) -> dict[int, Job]:
-    """Return the enabled imported job that does the same, by the key of each declared job."""
-    declared = [job for job in jobs if job.declared is not None]
-    found = _imported_jobs({job.target for job in declared}) if declared else []
-    imported = [each for each in found if each.enabled]
+def enabled_twins(jobs: Iterable[Job]) -> dict[int, Job]:
+    """Return an enabled job that does the same work, by the key of each job that has one.
+
+    The twin of a declared job is an imported one, and the twin of an imported job a declared one.
+    """
+    jobs = [job for job in jobs if job.declared is not None or job.import_source]
+    work = {job.target.removeprefix(PREFIX) for job in jobs}
+    if not work:
+        return {}
+    rows = Job.objects.using(alias_for(Job)).filter(
+        Q(declared__isnull=False) | ~Q(import_source=""),
+        enabled=True,
+        target__in=[*work, *(f"{PREFIX}{target}" for target in work)],
+    )
+    enabled: defaultdict[str, list[Job]] = defaultdict(list)
+    for row in rows.order_by("pk"):
+        enabled[row.target.removeprefix(PREFIX)].append(row)
     twins = {}
-    for job in declared if imported else ():
-        work = {
-            name: to_stored(JOB_FIELDS[name].value_of(job)) for name in ("target", "args", "kwargs")
-        }
-        for each in imported:
-            if each.pk != job.pk and _does_the_same(each, work):
-                twins[job.pk] = each
-                break
+    for job in jobs:
+        others = enabled[job.target.removeprefix(PREFIX)]
+        if twin := next((each for each in others if _are_twins(job, each)), None):
+            twins[job.pk] = twin
     return twins
+
+
+def _are_twins(one: Job, other: Job) -> bool:
+    """Return whether one job is declared, the other is imported, and both do the same work."""
+    declared, imported = (one, other) if one.declared is not None else (other, one)
+    if declared.declared is None or not imported.import_source or declared.pk == imported.pk:
+        return False
+    names = ("target", "args", "kwargs")
+    work = {name: to_stored(JOB_FIELDS[name].value_of(declared)) for name in names}
+    return _does_the_same(imported, work)
 
 
 def _compare(

@@ -15,7 +15,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_arguments import unknown_target_problem
 from django_dcron.diagnosis.job_list import next_run_of
 from django_dcron.jobs.bulk_skips import why_not_resumed
-from django_dcron.jobs.sync import imported_twins, is_no_longer_declared
+from django_dcron.jobs.sync import enabled_twins, is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
 from django_dcron.management.dcron.exits import usage_error
@@ -73,7 +73,7 @@ def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
     refused = control.resume_many(jobs)
     next_runs = _next_runs(jobs)
     problem_of = cache(unknown_target_problem)
-    twins = imported_twins(job for job in jobs if job.enabled)
+    twins = enabled_twins(job for job in jobs if job.enabled)
     return [
         refused.get(position)
         or _done(
@@ -108,7 +108,7 @@ def _done(
     if job.enabled and is_no_longer_declared(job):
         cautions = ("Code no longer declares the job, so the next sync pauses it.", *cautions)
     if twin is not None:
-        cautions = (_twin_caution(twin), *cautions)
+        cautions = (_twin_caution(job, twin), *cautions)
     return ActionOutcome(
         f"{text}; next run {time_text(next_run)}" if next_run else text,
         {"enabled": job.enabled, "next": next_run},
@@ -116,15 +116,13 @@ def _done(
     )
 
 
-def _twin_caution(twin: Job) -> str:
-    """Return that the work is done twice: by an imported job, or by the scheduler it shadows."""
-    source = twin.import_source
-    if is_shadow(twin.target):
-        return (
-            f"The shadow {twin}, imported from {source}, has the same target and arguments. If "
-            f"{source} still runs its entry, the work is done twice."
-        )
-    return (
-        f"The enabled job {twin}, imported from {source}, has the same target and arguments, so "
-        "both jobs do the same work. Pause or delete one of them."
-    )
+def _twin_caution(job: Job, twin: Job) -> str:
+    """Return that the work is done twice: by both jobs, or by the scheduler that one shadows."""
+    imported = job if job.declared is None else twin
+    source = imported.import_source
+    origin = "declared in code" if twin is not imported else f"imported from {source}"
+    kind = "shadow" if is_shadow(twin.target) else "enabled job"
+    same = f"The {kind} {twin}, {origin}, has the same target and arguments"
+    if is_shadow(imported.target):
+        return f"{same}. If {source} still runs the shadow's entry, the work is done twice."
+    return f"{same}, so both jobs do the same work. Pause or delete one of them."

@@ -24,6 +24,9 @@ NAME = ("namespace", "name")
 IMPORT_KEY = ("import_source", "import_key")
 """The fields of the unique constraint on import keys."""
 
+ORIGIN = (*IMPORT_KEY, "imported")
+"""The fields that an import writes, and that other saves of a stored job don't change."""
+
 Errors = dict[str, list[ValidationError]]
 """The problems of a job by field."""
 
@@ -33,6 +36,8 @@ class JobToSave:
     job: Job
     expected_version: int | None = None
     """The version that the change is based on. None: the instance's."""
+    writes_origin: bool = False
+    """Whether an import saves the job. Otherwise, the stored job keeps its origin."""
 
     @property
     def key(self) -> int | None:
@@ -138,6 +143,7 @@ def read_stored(changes: Sequence[JobToSave], errors: Sequence[Errors], using: s
         predecessors = {ids[key] for key in named if key in ids}
         chained = chains.connected_jobs(predecessors | keys_of(rechained), chains.read_edges(using))
     locked = lock_jobs(keys | chained, using)
+    _keep_origins(changes, locked)
     return StoredRows(
         names=UniqueValueOwners(NAME, chains.read_ids(own | named, using)),
         import_keys=UniqueValueOwners(IMPORT_KEY, _import_keys(cleaned, using)),
@@ -147,6 +153,15 @@ def read_stored(changes: Sequence[JobToSave], errors: Sequence[Errors], using: s
         cursors=cursors,
         now=database_now(using),
     )
+
+
+def _keep_origins(changes: Iterable[JobToSave], stored: Mapping[int, Job]) -> None:
+    """Set the stored origins, because an instance may have been read before an import."""
+    for change in changes:
+        row = stored.get(change.job.pk)
+        if row is not None and not change.writes_origin:
+            for name in ORIGIN:
+                setattr(change.job, name, getattr(row, name))
 
 
 def affects_chains(job: Job, links: Mapping[int, StoredLinks]) -> bool:

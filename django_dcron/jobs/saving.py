@@ -9,6 +9,7 @@ Invariants:
 - A change made while no node was running loses no occurrence (``placement``).
 - A save names the version of the job that it read. If the row has another version, the save raises
   ``Conflict`` and writes nothing.
+- A save of a stored job keeps its origin: the source, key and values that only an import writes.
 - ``jobs.cursors`` finds definitions that were written without this module.
 - A save fails if it would leave an enabled job without any possible run.
 """
@@ -78,10 +79,22 @@ def save_many(
     ``expected_versions``: for each job, the ``expected_version`` of ``save``. ``on_progress`` is
     called after each batch with the number of jobs that are done.
     """
-    using, jobs = alias_for(Job), require_rows(jobs, Job)
+    jobs = require_rows(jobs, Job)
     versions = [None] * len(jobs) if expected_versions is None else list(expected_versions)
     changes = [JobToSave(*each) for each in zip(jobs, versions, strict=True)]
-    on_progress = on_progress or (lambda done: None)
+    return _save_changes(changes, on_progress or (lambda done: None), keep_going=keep_going)
+
+
+def save_imported(jobs: Iterable[Job], *, keep_going: bool = False) -> dict[int, Exception]:
+    """Save jobs as ``save_many`` does, with their origins (``ORIGIN``)."""
+    changes = [JobToSave(job, writes_origin=True) for job in jobs]
+    return _save_changes(changes, lambda done: None, keep_going=keep_going)
+
+
+def _save_changes(
+    changes: list[JobToSave], on_progress: OnProgress, *, keep_going: bool
+) -> dict[int, Exception]:
+    using = alias_for(Job)
     if keep_going:
         return _save_in_batches(changes, using, on_progress)
     despite_contention(lambda: _save_all(changes, using, on_progress), using)

@@ -26,10 +26,11 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.db.updates import update_each
 from django_dcron.exceptions import BulkSaveError, Conflict
+from django_dcron.jobs.batch_reading import ORIGIN
 from django_dcron.jobs.batching import REFUSALS
 from django_dcron.jobs.locking import check_version, lock_all, lock_jobs
 from django_dcron.jobs.placement import is_retimed
-from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN
+from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN, save_imported
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.chains import in_dependency_order
@@ -42,11 +43,7 @@ CHANGED_MEANWHILE = "changed or deleted by someone else during the import; run t
 CREATED_MEANWHILE = "created by someone else during the import; run the import again"
 CONTINUES = "handover: continues after the last run in the source"
 """The reason of a pause that the same transaction ends. The audit log shows it."""
-ORIGIN_FIELDS = [
-    field
-    for field in Job._meta.concrete_fields
-    if field.name in {"import_source", "import_key", "imported"}
-]
+ORIGIN_FIELDS = [field for field in Job._meta.concrete_fields if field.name in ORIGIN]
 WITHOUT_CALENDAR = "calendar: the calendar can't be imported"
 
 
@@ -122,7 +119,7 @@ def _write_changes(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
         for number, plan in enumerate(plans)
         if plan.job is not None and number not in origins
     }
-    errors = control.save_many(jobs.values(), keep_going=True) if jobs else {}
+    errors = save_imported(jobs.values(), keep_going=True) if jobs else {}
     refused = dict(zip(jobs, map(errors.get, range(len(jobs))), strict=True))
     if origins and _error_of(partial(_save, [*origins.values()])) is None:
         origins = {}  # all are written
@@ -135,9 +132,11 @@ def _write_changes(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
 
 
 def _changes_only_origin(plan: EntryPlan) -> bool:
-    """Return whether only the job's source, its key there or the stored values change."""
-    has_job = plan.job is not None and plan.existing is not None
-    return has_job and not plan.changes and plan.ran_until is None
+    """Return whether only the job's key in the source or the stored values change."""
+    job, before = plan.job, plan.existing
+    if job is None or before is None or plan.changes or plan.ran_until is not None:
+        return False
+    return job.import_source == before.import_source
 
 
 def _predecessors_first(plans: list[EntryPlan]) -> list[EntryPlan]:
@@ -196,7 +195,7 @@ def _save_all(plans: Sequence[EntryPlan], *, release_keys: bool) -> list[Job]:
         lock_all({job.pk for job in jobs if not job._state.adding}, using)
         pairs = list(zip(plans, jobs, strict=True))
         _begin_after_the_source(pairs)
-        control.save_many([job for plan, job in pairs if not _changes_only_origin(plan)])
+        save_imported([job for plan, job in pairs if not _changes_only_origin(plan)])
         _write_origins([job for plan, job in pairs if _changes_only_origin(plan)], using)
         _claim_passed_starts(pairs)
         for plan, job in pairs:
@@ -208,8 +207,8 @@ def _save_all(plans: Sequence[EntryPlan], *, release_keys: bool) -> list[Job]:
 def _write_origins(jobs: Sequence[Job], using: str) -> None:
     """Write the origins of locked jobs that don't change otherwise. Raises ``Conflict``.
 
-    The version stays the same and the audit log gets no entry, because no field changes that a
-    person can set.
+    The version stays the same and the audit log gets no entry, because only imports read and write
+    these columns.
     """
     stored = lock_jobs({job.pk for job in jobs}, using)
     for job in jobs:

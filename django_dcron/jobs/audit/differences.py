@@ -55,9 +55,15 @@ class FieldChange:
 
 
 def values_of(row: Model) -> Values:
-    """Return the writable values of ``row``. Empty unless it is a job, calendar or limit."""
-    fields = FIELDS.get(type(row), {})
-    return {name: field.value_of(row) for name, field in fields.items() if field.writable}
+    """Return the values of ``row`` that the log shows. Empty unless it is a job, calendar or limit.
+
+    These are the writable ones, and where a job was imported from.
+    """
+    return {
+        name: field.value_of(row)
+        for name, field in FIELDS.get(type(row), {}).items()
+        if field.writable or name == "import_source"
+    }
 
 
 def differences(model: type[Model], before: Values, after: Values) -> list[FieldChange]:

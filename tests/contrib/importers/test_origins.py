@@ -1,5 +1,6 @@
 """Test that a repeated import recognizes its jobs and keeps the changes of users."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +24,7 @@ from django_dcron.contrib.importers.entry_plans import (
 from django_dcron.contrib.importers.schedule_fields import LONG_INTERVAL, next_due
 from django_dcron.contrib.importers.source_contents import SourceEntry
 from django_dcron.contrib.importers.writing import CREATED_MEANWHILE, apply_entry_plans
+from django_dcron.exceptions import BulkSaveError, Conflict
 from django_dcron.models import AuditAction, AuditEntry, Job
 from django_dcron.models.job_states import EXHAUSTED
 from tests.factories import make_job
@@ -214,8 +216,15 @@ def test_job_created_by_a_user_is_a_conflict_unless_overwritten() -> None:
 
 
 def test_identical_job_created_by_a_user_gets_the_key() -> None:
-    make_job(name="a", schedule="@daily", target=VALUES["target"])
+    stale = make_job(name="a", schedule="@daily", target=VALUES["target"])
     assert kinds(import_entries(entry())) == [ImportOutcome.SAME]
+    adoption = AuditEntry.objects.get(action=AuditAction.CHANGE)
+    assert (adoption.before, adoption.after) == ({"import_source": ""}, {"import_source": SOURCE})
+    with pytest.raises(Conflict):
+        control.save(stale)
+    with pytest.raises(BulkSaveError):
+        control.save_many([stale])
+    assert kinds(plan(entry(schedule="@hourly"))) == [ImportOutcome.CHANGE]
     edit(name="b")
     assert kinds(import_entries(entry())) == [ImportOutcome.KEPT]
 
@@ -263,6 +272,28 @@ def test_stored_values_of_the_source_are_no_change_of_the_job(
         assert job.imported is not None
         assert (job.schedule, job.imported["values"]["schedule"]) == ("@weekly", schedule)
         assert job.version == 2
+
+
+@pytest.mark.parametrize("again", [entry(key="2"), entry(schedule="@hourly")], ids=["key", "base"])
+@pytest.mark.parametrize(
+    "save", [control.save, lambda job: control.save_many([job])], ids=["save", "save_many"]
+)
+def test_save_of_a_job_read_before_an_import_keeps_the_origin(
+    save: Callable[[Job], object], again: SourceEntry
+) -> None:
+    import_entries(entry())
+    edit(schedule="@weekly")
+    stale = Job.objects.get()
+    import_entries(again)
+    imported = Job.objects.values("import_source", "import_key", "imported").get()
+    assert imported["import_key"] == again.key
+    assert imported["imported"]["values"]["schedule"] == again.values["schedule"]
+    stale.description = "edited"
+    save(stale)
+    assert stale.import_key == again.key
+    assert Job.objects.values("import_source", "import_key", "imported").get() == imported
+    assert Job.objects.get().description == "edited"
+    assert kinds(plan(again)) == [ImportOutcome.KEPT]
 
 
 def test_only_unchanged_jobs_get_new_values_of_the_source() -> None:

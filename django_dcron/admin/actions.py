@@ -217,13 +217,18 @@ class ActionAdmin(BaseAdmin[M]):
         ``shows_results``: whether messages list the successes, too.
         """
         results, lines, cautions, problems = [], [], [], []
+        applied: dict[int, M] = {}
         for obj, outcome in self._outcomes(request, action, objects):
             if isinstance(outcome, ActionResult):
                 results.append(outcome)
+                applied[obj.pk] = obj
                 lines.append(format_html("“{}”: {}", obj, self._result_text(request, outcome)))
                 cautions += [format_html("“{}”: {}", obj, each) for each in outcome.cautions]
             else:
                 problems.append(format_html("“{}”: {}", obj, outcome))
+        scope = admin_scope(request, self.admin_site)
+        for pk, caution in action.cautions_after([*applied.values()], scope).items():
+            cautions.append(format_html("“{}”: {}", applied[pk], caution))
         if shows_results:
             self._message_user(request, lines, messages.SUCCESS)
         self._message_user(request, cautions, messages.WARNING)

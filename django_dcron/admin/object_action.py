@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -12,6 +12,7 @@ from django.http import HttpRequest
 
 from django_dcron.admin.action_forms import ObjectActionForm
 from django_dcron.admin.base import M
+from django_dcron.diagnosis.scope import Scope
 
 if TYPE_CHECKING:
     from django_stubs_ext import StrOrPromise
@@ -35,6 +36,10 @@ def _no_permissions(obj: Any) -> Sequence[str]:
     return ()
 
 
+def _no_cautions(rows: Sequence[Any], scope: Scope) -> Mapping[int, str]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectAction(Generic[M]):
     name: str
@@ -56,6 +61,11 @@ class ObjectAction(Generic[M]):
         None
     )
     """Applies the action to several rows at once. Returns the result or the error of each row."""
+    cautions_after: Callable[[Sequence[M], Scope], Mapping[int, str]] = _no_cautions
+    """Returns warnings about rows to which the action was applied, by their keys.
+
+    The scope contains the rows that the user may see.
+    """
     has_page: bool = False
     """The form has its own page instead of a place next to the button.
 

@@ -1,11 +1,11 @@
-"""Warn users before they start or backfill runs.
+"""Warn users who start or backfill runs, or resume jobs.
 
 The runs may execute nothing, fail, repeat work, or meet an earlier run that is unfinished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from django.utils.translation import gettext as _
@@ -13,6 +13,8 @@ from django.utils.translation import gettext_lazy
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_arguments import unknown_target_problem
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.jobs.sync import enabled_twins
 from django_dcron.models import Job, Run
 from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
 from django_dcron.policies.slots import Slot
@@ -70,6 +72,33 @@ def backfill_cautions(job: Job) -> list[str]:
     )
     source = [imported % {"source": job.import_source}] if job.import_source else []
     return [*source, *target_cautions(job.target)]
+
+
+def twin_cautions(jobs: Iterable[Job], scope: Scope = EVERYTHING) -> dict[int, str]:
+    """Return which other enabled job does the same work, by the key of each enabled job.
+
+    One of the two is declared in code, and the other was imported. ``scope`` contains the jobs that
+    the user may see.
+    """
+    enabled = {job.pk: job for job in jobs if job.enabled}
+    twins = enabled_twins(enabled.values(), scope.jobs)
+    return {pk: _twin_caution(enabled[pk], twin) for pk, twin in twins.items()}
+
+
+def _twin_caution(job: Job, twin: Job) -> str:
+    imported = twin if job.declared is not None else job
+    if is_shadow(imported.target):
+        text = _(
+            "The enabled job %(twin)s has the same target and arguments. If %(source)s still runs "
+            "the entry of the shadow %(imported)s, the work is done twice."
+        )
+    else:
+        text = _(
+            "The enabled job %(twin)s has the same target and arguments, so both jobs do the same "
+            "work. One is declared in code, the other was imported from %(source)s. Pause or "
+            "delete one of them."
+        )
+    return text % {"twin": twin, "imported": imported, "source": imported.import_source}
 
 
 def _overlap_cautions(jobs: Sequence[Job]) -> dict[int, list[str]]:

@@ -348,6 +348,24 @@ def test_number_of_queries_does_not_grow_with_the_runs(admin_client: Client, act
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("chosen", [("old",), ("old", "other")])
+def test_resume_cautions_that_another_enabled_job_does_the_same(
+    admin_client: Client, chosen: tuple[str, ...]
+) -> None:
+    make_job("new", declared={})
+    jobs = [make_job(name, import_source="redbeat", import_key=name) for name in chosen]
+    Job.objects.filter(name="other").update(target="tests.app.tasks.echo")
+    control.pause_many(jobs)
+    response = (
+        _choose(admin_client, "resume", *jobs)
+        if len(jobs) > 1
+        else _press(admin_client, *jobs, "resume")
+    )
+    shown = response.context["messages"]
+    (caution,) = [str(each) for each in shown if each.level_tag == "warning"]
+    assert "“old”: The enabled job new has the same target" in caution
+
+
 def test_refused_job_of_a_list_does_not_stop_the_others(admin_client: Client) -> None:
     good, over = make_job("a"), make_job("b", schedule="@at 2020-01-01T00:00", enabled=False)
     last = make_job("c", enabled=False, pause_reason="deploy")

@@ -537,6 +537,20 @@ def test_action_does_not_link_run_that_its_user_may_not_view(
     assert "href=" not in shown
 
 
+def test_resume_names_no_hidden_job_that_does_the_same(world: World, on_site: Any) -> None:
+    client = on_site(narrowed_sites.teams)
+    job = make_job("old", namespace="mine", import_source="redbeat", import_key="old")
+    twin = make_job("hidden-twin", namespace="theirs", declared={})
+    for namespace, is_named in (("theirs", False), ("mine", True)):
+        Job.objects.filter(pk=twin.pk).update(namespace=namespace)
+        job.refresh_from_db()
+        control.pause(job)
+        response = client.post(action_url(job, "resume"))
+        shown = " ".join(map(str, get_messages(response.wsgi_request)))
+        assert ("hidden-twin" in shown) == is_named
+        client.cookies.pop("messages")
+
+
 def test_action_links_run_that_its_user_may_view(world: World, on_site: Any) -> None:
     client, job = on_site(narrowed_sites.watched), world.mine.job
 

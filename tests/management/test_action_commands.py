@@ -674,13 +674,13 @@ def test_resume_cautions_that_an_imported_job_does_the_same(
     control.pause(make_job(name="by-hand", **work))
     new, by_hand = document("resume", "new", "by-hand")[1]["results"]
     named = [
-        any("old, imported from redbeat" in caution["message"] for caution in each["cautions"])
+        any("enabled job old has" in caution["message"] for caution in each["cautions"])
         for each in (new, by_hand)
     ]
     assert named == [is_twin, False]
     if not enabled:
         (old,) = document("resume", "old")[1]["results"]
-        assert ["new, declared in code" in each["message"] for each in old["cautions"]] == [True]
+        assert ["enabled job new has" in each["message"] for each in old["cautions"]] == [True]
 
 
 @pytest.mark.parametrize("prefix", ["", "shadow:"])
@@ -705,9 +705,9 @@ def test_the_twin_that_a_later_batch_resumes_names_the_other(
         each["job"]: " ".join(caution["message"] for caution in each["cautions"])
         for each in results
     }
-    assert f" {first}," in cautions[second]
+    assert f"enabled job {first} has" in cautions[second]
     assert [cautions[name] for name in ("by-hand", "other")] == ["", ""]
-    assert f" {second}," not in cautions[first], "it was still paused"
+    assert f"enabled job {second} has" not in cautions[first], "it was still paused"
 
 
 def test_cautions_of_one_action_are_listed_separately() -> None:

@@ -17,7 +17,11 @@ from django_dcron.admin.actions import submitted_reason, validated_data
 from django_dcron.admin.jobs.arguments_form import ArgumentsForm
 from django_dcron.admin.jobs.copying import duplicate_job
 from django_dcron.admin.object_action import ActionResult, ObjectAction
-from django_dcron.diagnosis.start_caution import start_cautions, start_cautions_of_many
+from django_dcron.diagnosis.start_caution import (
+    start_cautions,
+    start_cautions_of_many,
+    twin_cautions,
+)
 from django_dcron.exceptions import InvalidValue
 from django_dcron.jobs.action_texts import paused_text, resumed_text, triggered_text
 from django_dcron.jobs.bulk_skips import why_not_paused, why_not_resumable
@@ -152,6 +156,7 @@ ACTIONS: tuple[ObjectAction[Job], ...] = (
         "pause",
         refusal=_refusal_if_not_paused,
         apply_many=_resume_many,
+        cautions_after=twin_cautions,
         explanation=gettext_lazy(
             "The jobs follow their schedules again. Occurrences during the pause are not caught up."
         ),

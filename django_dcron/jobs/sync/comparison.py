@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from django_dcron import targets
 from django_dcron.db import clock
@@ -121,22 +121,23 @@ def _does_the_same(imported: Job, wanted: Mapping[str, Any]) -> bool:
     )
 
 
-def enabled_twins(jobs: Iterable[Job]) -> dict[int, Job]:
+def enabled_twins(jobs: Iterable[Job], rows: QuerySet[Job]) -> dict[int, Job]:
     """Return an enabled job that does the same work, by the key of each job that has one.
 
     The twin of a declared job is an imported one, and the twin of an imported job a declared one.
+    Twins are sought among ``rows``.
     """
     jobs = [job for job in jobs if job.declared is not None or job.import_source]
     work = {job.target.removeprefix(PREFIX) for job in jobs}
     if not work:
         return {}
-    rows = Job.objects.using(alias_for(Job)).filter(
+    candidates = rows.filter(
         Q(declared__isnull=False) | ~Q(import_source=""),
         enabled=True,
         target__in=[*work, *(f"{PREFIX}{target}" for target in work)],
     )
     enabled: defaultdict[str, list[Job]] = defaultdict(list)
-    for row in rows.order_by("pk"):
+    for row in candidates.order_by("pk"):
         enabled[row.target.removeprefix(PREFIX)].append(row)
     twins = {}
     for job in jobs:

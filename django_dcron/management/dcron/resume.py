@@ -14,8 +14,9 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_arguments import unknown_target_problem
 from django_dcron.diagnosis.job_list import next_run_of
+from django_dcron.diagnosis.start_caution import twin_cautions
 from django_dcron.jobs.bulk_skips import why_not_resumed
-from django_dcron.jobs.sync import enabled_twins, is_no_longer_declared
+from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
 from django_dcron.management.dcron.exits import usage_error
@@ -23,7 +24,6 @@ from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
 from django_dcron.models import Cursor, Job
-from django_dcron.targets.shadow import is_shadow
 
 HELP = (
     "Resume jobs. Occurrences during the pause aren't run; use dcron backfill for them. A "
@@ -73,7 +73,7 @@ def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
     refused = control.resume_many(jobs)
     next_runs = _next_runs(jobs)
     problem_of = cache(unknown_target_problem)
-    twins = enabled_twins(job for job in jobs if job.enabled)
+    twins = twin_cautions(jobs)
     return [
         refused.get(position)
         or _done(
@@ -81,7 +81,7 @@ def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
             (job.enabled, job.version) == earlier,
             next_runs.get(job.pk),
             problem_of(job.target),
-            twins.get(job.pk),
+            twins.get(job.pk, ""),
         )
         for position, (job, earlier) in enumerate(zip(jobs, before, strict=True))
     ]
@@ -98,7 +98,7 @@ def _next_runs(jobs: Sequence[Job]) -> dict[int, datetime | None]:
 
 
 def _done(
-    job: Job, is_unchanged: bool, next_run: datetime | None, problem: str, twin: Job | None
+    job: Job, is_unchanged: bool, next_run: datetime | None, problem: str, twin: str
 ) -> ActionOutcome:
     if not job.enabled:
         text = f"backfilled runs continue; {job.pause_reason}"
@@ -107,22 +107,10 @@ def _done(
     cautions = (problem,) if problem else ()
     if job.enabled and is_no_longer_declared(job):
         cautions = ("Code no longer declares the job, so the next sync pauses it.", *cautions)
-    if twin is not None:
-        cautions = (_twin_caution(job, twin), *cautions)
+    if twin:
+        cautions = (twin, *cautions)
     return ActionOutcome(
         f"{text}; next run {time_text(next_run)}" if next_run else text,
         {"enabled": job.enabled, "next": next_run},
         cautions,
     )
-
-
-def _twin_caution(job: Job, twin: Job) -> str:
-    """Return that the work is done twice: by both jobs, or by the scheduler that one shadows."""
-    imported = job if job.declared is None else twin
-    source = imported.import_source
-    origin = "declared in code" if twin is not imported else f"imported from {source}"
-    kind = "shadow" if is_shadow(twin.target) else "enabled job"
-    same = f"The {kind} {twin}, {origin}, has the same target and arguments"
-    if is_shadow(imported.target):
-        return f"{same}. If {source} still runs the shadow's entry, the work is done twice."
-    return f"{same}, so both jobs do the same work. Pause or delete one of them."

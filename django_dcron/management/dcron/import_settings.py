@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from django_dcron import targets
 from django_dcron.conf import settings
-from django_dcron.contrib.importers.crontab import missing_commands
+from django_dcron.contrib.importers.crontab_settings import missing_commands
 from django_dcron.contrib.importers.entry_plans import EntryPlan, ImportOutcome
 from django_dcron.contrib.importers.source_contents import SourceContents
 from django_dcron.exceptions import InvalidValue

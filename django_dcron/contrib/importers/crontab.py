@@ -19,6 +19,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,7 @@ from django_dcron.contrib.importers.crontab_settings import (
     suggest_commands,
 )
 from django_dcron.contrib.importers.names import clean_name, folded, name_digest
+from django_dcron.contrib.importers.origins import imported_jobs_of
 from django_dcron.contrib.importers.source_contents import (
     CRONTAB,
     EntryOmitted,
@@ -42,7 +44,7 @@ from django_dcron.contrib.importers.source_contents import (
 )
 from django_dcron.schedules.rule_text import MACROS
 from django_dcron.schedules.schedule import has_hash, parse_schedule
-from django_dcron.targets import commands, shell
+from django_dcron.targets import commands, shadow, shell
 
 LONGEST_ARGUMENTS = 40
 _RELATIVE = re.compile(r"(?:cd\s+)?(?:\.{1,2}/|[\w.-]+/\w)|cd\s+[\w.]")
@@ -71,6 +73,7 @@ def read(
     """
     contents = SourceContents(source=f"{CRONTAB}{path}")
     lines = list(read_lines(text, timezone, contents, system=system, without_shell=without_shell))
+    lines = _with_known_projects(lines, contents.source)
     suffixes = _suffixes(lines)
     shell_names = _shell_names(lines, suffixes)
     lines_by_command = Counter(tuple(line.argv) for line in lines)
@@ -100,6 +103,20 @@ def read(
         other = " To use another one, pass --timezone." if zone_is_default else ""
         contents.notes.append(f"Times without CRON_TZ are in the time zone {timezone}.{other}")
     return contents
+
+
+def _with_known_projects(lines: list[CrontabLine], source: str) -> list[CrontabLine]:
+    """Take lines as calls of this project if their jobs were imported as such calls before.
+
+    A line may call this project in another directory. The job then keeps its target.
+    """
+    if not any(line.other_project for line in lines):
+        return lines
+    prefixes = (commands.PREFIX, f"{shadow.PREFIX}{commands.PREFIX}")
+    keys = {job.import_key for job in imported_jobs_of(source) if job.target.startswith(prefixes)}
+    return [
+        replace(line, other_project=None) if _command_key(line) in keys else line for line in lines
+    ]
 
 
 def _suffixes(lines: list[CrontabLine]) -> dict[tuple[str, ...], str]:
@@ -185,7 +202,7 @@ def _entry_of(line: CrontabLine, shell_name: str, suffix: str, times: Counter[st
     The key doesn't contain the schedule, so a job follows its line when the schedule changes. It
     doesn't depend on lines with other commands.
     """
-    command = f"{line.outer_program} {name_digest(str(line.argv))}"
+    command = _command_key(line)
     when = f"{command} {line.schedule} {line.timezone}"
     times.update((command, when))
     return translate_entry(
@@ -195,6 +212,11 @@ def _entry_of(line: CrontabLine, shell_name: str, suffix: str, times: Counter[st
         suffix=suffix or name_digest(_with_number(when, times[when])),
         key=_with_number(command, times[command]),
     )
+
+
+def _command_key(line: CrontabLine) -> str:
+    """Return the key of the first line with this command."""
+    return f"{line.outer_program} {name_digest(str(line.argv))}"
 
 
 def _job(line: CrontabLine, shell_name: str, warn: Warn) -> dict[str, Any]:
@@ -210,10 +232,11 @@ def _job(line: CrontabLine, shell_name: str, warn: Warn) -> dict[str, Any]:
             f"DCRON_SHELL has another command named {shell_name!r}; if this line has changed, "
             "remove that entry, and import again to see the new one; otherwise rename that entry"
         )
-    if line.other_project:
+    if (other := line.other_project) is not None:
         warn(
-            f"the line calls the manage.py of another project, in {line.other_project}, so the job "
-            "runs it in a shell"
+            f"the line calls the manage.py in {other.directory}, but this project is in "
+            f"{other.own_directory}. The job runs the line in a shell, because the projects may "
+            f"differ. If they are the same, import in {other.directory} to run it without a shell"
         )
     call = line.call
     more: Mapping[str, Any] = {}

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from django_dcron.contrib.importers.management_calls import (
     ManagementCall,
+    OtherProject,
     called_command,
     other_project_of,
     plain_call,
@@ -90,13 +91,11 @@ class CrontabLine:
     shell: str
     comment: str
     call: ManagementCall | None
-    """The call of a management command that the job makes; None if it needs the shell."""
+    """The call of a management command that the line can be reduced to, or None."""
     called_command: str
-    """The management command of this project that the line calls, possibly among other things, or
-    "".
-    """
-    other_project: str
-    """The directory of the other project whose ``manage.py`` the line calls, or ""."""
+    """The management command that the line calls, possibly among other things, or ""."""
+    other_project: OtherProject | None
+    """The project that the line calls instead of this one. The job then needs the shell."""
 
     @property
     def argv(self) -> list[str]:
@@ -143,7 +142,6 @@ def read_lines(
         }
         command, *stdin = _split_at_percent(parts.command)
         script = _with_stdin(command, stdin)
-        other_project = other_project_of(command)
         yield CrontabLine(
             number=number,
             schedule=parts.schedule,
@@ -157,9 +155,9 @@ def read_lines(
             environment=tuple(environment.items()),
             shell=variables.get("SHELL") or DEFAULT_SHELL,  # nosec B604
             comment=description,
-            call=None if other_project else read_call(script, environment),
-            called_command="" if other_project else called_command(command),
-            other_project=other_project,
+            call=read_call(script, environment),
+            called_command=called_command(command),
+            other_project=other_project_of(command),
         )
 
 

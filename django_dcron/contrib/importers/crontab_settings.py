@@ -72,7 +72,7 @@ def suggest_commands(
     """
     missing, in_shell, other = [], [], []
     for line in sorted(lines, key=lambda line: line.program):
-        if not line.called_command:
+        if not line.called_command or line.other_project:
             continue
         call, shell_name = line.call, shell_names[tuple(line.argv)]
         if call is not None and runs_as_command(line, shell_name):
@@ -132,6 +132,7 @@ def runs_as_command(line: CrontabLine, shell_name: str) -> bool:
     call = line.call
     return (
         call is not None
+        and line.other_project is None
         and shell_name not in settings.SHELL
         and (call.command in settings.COMMANDS or call.command in get_commands())
     )

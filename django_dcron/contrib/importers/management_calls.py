@@ -6,8 +6,7 @@ Invariants:
   directory.
 - ``reduced_call`` also accepts one that does more than the call, and lists what the job omits.
 - Neither accepts arguments that a shell would expand, or another program after the call.
-- The caller passes no command that calls the ``manage.py`` of another project
-  (``other_project_of``).
+- Only the caller considers which project's ``manage.py`` a command calls (``other_project_of``).
 """
 
 from __future__ import annotations
@@ -76,26 +75,54 @@ class ManagementCall:
     """Other fields of the job that follow from the line."""
 
 
+@dataclass(frozen=True, slots=True)
+class OtherProject:
+    """The project of another ``manage.py`` than this project's. It may be a copy of this one."""
+
+    directory: str
+    own_directory: str
+    """The directory of the ``manage.py`` of this project."""
+
+
 def called_command(command: str) -> str:
     """Return the management command that is called, possibly among other things, or ""."""
     match = _CALLED.search(command)
     return match[1] if match else ""
 
 
-def other_project_of(command: str) -> str:
-    """Return the directory of the ``manage.py`` that the command calls, if it isn't this project's.
+def other_project_of(command: str) -> OtherProject | None:
+    """Return the project whose ``manage.py`` the command calls, unless it is certainly this one.
 
-    Returns "" if this process can't read that file, because a crontab may come from another
-    machine. A copy of this project's file belongs to this project.
+    Equal files prove nothing: ``startproject`` writes them, and a copy may have another database.
+    Returns None if this process can't find both files, because a crontab may come from another
+    machine.
     """
     try:
         called = _called_file(command)
         own = Path(sys.argv[0])
         own = own if own.name == MANAGE_PY else Path.cwd() / MANAGE_PY
-        differs = called is not None and called.read_bytes() != own.read_bytes()
+        if called is None or called.samefile(own):
+            return None
+        directory, own_directory = called.resolve().parent, own.resolve().parent
+        is_own = _are_releases(directory, own_directory)
     except (OSError, RuntimeError, ValueError):  # no such file or user, or an invalid path
-        return ""
-    return str(called.parent) if called is not None and differs else ""
+        return None
+    return None if is_own else OtherProject(str(called.parent), str(own_directory))
+
+
+def _are_releases(directory: Path, other: Path) -> bool:
+    """Return whether the directories belong to two releases of one project.
+
+    The releases are in a directory ``releases``, beside a link ``current`` to one of them.
+    """
+    parts, other_parts = directory.parts, other.parts
+    if len(parts) != len(other_parts):
+        return False
+    differing = [at for at, part in enumerate(parts) if part != other_parts[at]]
+    if len(differing) != 1:
+        return False
+    releases = Path(*parts[: differing[0]])
+    return releases.name == "releases" and (releases.parent / "current").is_symlink()
 
 
 def _called_file(command: str) -> Path | None:

@@ -463,18 +463,24 @@ def test_prefixed_entry_of_a_line_with_variables_is_not_that_of_one_without(
     assert not only("SHOP=a\n0 1 * * * /srv/sync").refused
 
 
+def make_project(directory: Path, text: str = "same") -> Path:
+    directory.mkdir(parents=True)
+    (directory / "manage.py").write_text(text)
+    return directory
+
+
 def test_line_of_another_project_stays_in_the_shell(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, text in (("own", "a"), ("copy", "a"), ("other", "b")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "manage.py").write_text(text)
-    monkeypatch.chdir(tmp_path / "own")
+    """Two projects that ``startproject config .`` wrote have the same ``manage.py``."""
+    own, other = make_project(tmp_path / "own"), make_project(tmp_path / "other")
+    (tmp_path / "link").symlink_to(own)
+    monkeypatch.chdir(own)
     monkeypatch.setenv("HOME", str(tmp_path))
     settings.DCRON_COMMANDS = ["check"]
     for call_text in (
-        f"cd {tmp_path}/other && venv/bin/python manage.py",
-        f"{tmp_path}/other/manage.py",
+        f"cd {other} && venv/bin/python manage.py",
+        f"{other}/manage.py",
         f"cd {tmp_path} && cd other && python manage.py",
         "cd ~/other && python manage.py",
         "python ~/other/manage.py",
@@ -483,12 +489,59 @@ def test_line_of_another_project_stays_in_the_shell(
             contents = read(f"0 1 * * * {call_text} check", **options)
             (entry,) = contents.entries
             assert entry.values["target"] == "shell:check"
-            assert f"another project, in {tmp_path}/other" in entry.warnings[0]
+            assert str(own) in entry.warnings[0]
+            assert str(other) in entry.warnings[0]
             assert not any("without a shell" in note for note in contents.notes)
-    for directory in (tmp_path / "own", tmp_path / "copy", "/srv/elsewhere", f"/{'x' * 300}"):
+    for directory in (own, tmp_path / "link", "/srv/elsewhere", f"/{'x' * 300}"):
         entry = only(f"0 1 * * * cd {directory} && python manage.py check")
         assert entry.values["target"] == "command:check"
         assert f"its directory {directory}" in entry.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("called", "own", "target"),
+    [
+        ("shop/releases/1", "shop/releases/2", "command:check"),
+        ("shop/current/src", "shop/releases/2/src", "command:check"),
+        ("releases/crm", "releases/shop", "shell:check"),
+        ("crm/releases/1", "shop/releases/2", "shell:check"),
+        ("shop/releases/1/crm", "shop/releases/2/shop", "shell:check"),
+        ("shop/releases/1", "shop/releases/2/src", "shell:check"),
+    ],
+)
+def test_releases_of_a_project_are_one_project(
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    called: str,
+    own: str,
+    target: str,
+) -> None:
+    settings.DCRON_COMMANDS = ["check"]
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop/current").symlink_to("releases/1")
+    make_project(tmp_path / called.replace("current", "releases/1"))
+    monkeypatch.chdir(make_project(tmp_path / own, "another version"))
+    entry = only(f"0 1 * * * cd {tmp_path / called} && python manage.py check")
+    assert entry.values["target"] == target
+
+
+@pytest.mark.parametrize("options", [(), ("--shadow",)], ids=["job", "shadow"])
+def test_imported_call_keeps_its_target_in_another_directory(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    settings.DCRON_COMMANDS = ["check"]
+    file = tmp_path / "crontab"
+    own = make_project(tmp_path / "own")
+    file.write_text(f"0 1 * * * cd {own} && python manage.py check\n")
+    monkeypatch.chdir(own)
+    assert call("import", str(file), "--apply", *options).code == 0
+    monkeypatch.chdir(make_project(tmp_path / "copy"))
+    again = call("import", str(file), "--apply")
+    assert again.code == 0
+    assert Job.objects.get().target == "command:check"
+    file.write_text(f"0 1 * * * cd {own} && python manage.py check --deploy\n")
+    assert "shell:check" in call("import", str(file)).out, "another command is another call"
 
 
 def test_printed_settings_are_explained_only_if_there_are_any(settings: Settings) -> None:

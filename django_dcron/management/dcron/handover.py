@@ -44,6 +44,7 @@ from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output, add
 from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Job, Node
 from django_dcron.utils.counts import number_of
+from django_dcron.utils.docs_links import with_link
 from django_dcron.utils.suggestions import did_you_mean
 
 HELP = (
@@ -70,9 +71,10 @@ DETECT_RUNNING = {
     if hasattr(source, "why_running")
 }
 """The sources that can detect that their scheduler still runs."""
-FILES_HAVE_NO_HANDOVER = (
-    " Crontabs and exports have no handover. To switch from a crontab, remove its lines there, and "
-    "run manage.py dcron import FILE --apply without --shadow."
+FILES_HAVE_NO_HANDOVER = with_link(
+    "Crontabs and exports have no handover. To switch from a crontab, import it again with --apply "
+    "and the same options, except --shadow and --disabled. Only then remove its lines, at once.",
+    "how-to/migrate.md#a-crontab",
 )
 PAUSED_NAMED = 20
 """The maximum number of paused jobs that the result names."""
@@ -101,7 +103,7 @@ def _parse_scheduler(name: str) -> str:
     near = did_you_mean(name, SCHEDULERS)
     raise ArgumentTypeError(
         f"invalid choice: {name!r}.{near} Choose from {', '.join(SCHEDULERS)}."
-        f"{'' if near else FILES_HAVE_NO_HANDOVER}"
+        f"{'' if near else f' {FILES_HAVE_NO_HANDOVER}'}"
     )
 
 

@@ -6,9 +6,11 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.contrib.importers import celery_beat
@@ -21,6 +23,7 @@ from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets.redaction import CHANGED_MASK, MASK
 from django_dcron.testing import run_due, set_clock
+from django_dcron.utils.docs_links import with_link
 from tests.celery_app import app
 from tests.contrib.importers.beat_rows import Window, clocked, fill
 from tests.contrib.importers.conftest import Install
@@ -1001,6 +1004,25 @@ def test_handover_fails_if_a_shadow_stays_a_shadow() -> None:
     assert (preview.code, "1 imported job can't take over" in preview.err) == (1, True)
     done = call("handover", SOURCE, "--apply")
     assert (done.code, "1 job runs here" in done.err) == (1, True)
+
+
+def test_crontab_is_switched_as_the_refused_handover_says(
+    tmp_path: Path, settings: Settings
+) -> None:
+    settings.DCRON_COMMANDS = ["check"]
+    file = tmp_path / "crontab"
+    file.write_text("30 3 * * * python manage.py check\n")
+    options = (str(file), "--timezone", "Europe/Berlin")
+    assert call("import", *options, "--apply", "--shadow").code == 0
+    refused = call("handover", str(file))
+    assert refused.code == 2
+    assert with_link("", "how-to/migrate.md#a-crontab") in refused.err
+    assert refused.err.index("import it again") < refused.err.index("remove its lines")
+    assert call("import", *options, "--apply").code == 0
+    file.write_text("")
+    assert "gone from the source" in call("import", *options).out
+    job = Job.objects.get()
+    assert (job.target, job.timezone, job.enabled) == ("command:check", "Europe/Berlin", True)
 
 
 def test_handover_names_the_jobs_that_stay_paused() -> None:

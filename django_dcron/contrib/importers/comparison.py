@@ -214,6 +214,7 @@ def _plan_safely(matched: EntryMatch, namespace: str, options: ComparisonOptions
         matched.entry,
         matched.entry.namespace or namespace,
         existing=matched.job,
+        other=matched.name_owner or matched.duplicate,
     )
     try:
         return _plan(matched, unchanged, options)

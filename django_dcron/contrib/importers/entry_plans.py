@@ -75,6 +75,8 @@ class EntryPlan:
     """The job to save."""
     existing: Job | None = field(default=None, repr=False)
     """The job that the entry matches, as read."""
+    other: Job | None = field(default=None, repr=False)
+    """The job from another source that has the entry's name or does the same work."""
     ran_until: datetime | None = None
     """The time until which the source ran the entry. The job continues from there. None: now."""
 

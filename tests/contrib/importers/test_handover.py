@@ -637,19 +637,33 @@ def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unschedu
     assert "neither scheduler" not in done.out
 
 
-@pytest.mark.parametrize("declared", [{}, None], ids=["declared", "created"])
+@pytest.mark.parametrize(
+    ("declared", "source"),
+    [({}, ""), (None, ""), (None, "redbeat")],
+    ids=["declared", "created", "of another source"],
+)
 def test_entry_with_an_enabled_job_of_its_name_does_not_count_as_unscheduled(
-    declared: dict[str, Any] | None,
+    declared: dict[str, Any] | None, source: str
 ) -> None:
+    from django_celery_beat.models import PeriodicTask
+
     crontab_row("imported", **twelve_hours_from_now())
     crontab_row("own", **twelve_hours_from_now())
-    own = make_job(name="own", schedule="7 7 7 7 *", declared=declared)
+    own = make_job(name="own", schedule="7 7 7 7 *", import_source=source, declared=declared)
     for options in ([], ["--apply"]):
         done = call("handover", SOURCE, *options)
         assert done.code == 0
         assert "1 entry can't be imported, but has an enabled job here" in done.out
         assert "neither scheduler" not in done.out
+    assert "2 jobs run here" in done.out
+    PeriodicTask.objects.filter(name="imported").delete()
+    for options in ([], ["--apply"]):
+        done = call("handover", SOURCE, *options)
+        assert done.code == 0
+    assert "1 job runs here" in done.out, "an enabled job has the name of the only entry"
     control.pause(own)
+    assert call("handover", SOURCE).code == 1
+    crontab_row("imported", **twelve_hours_from_now())
     assert "neither scheduler" in call("handover", SOURCE).out
 
 

@@ -175,7 +175,7 @@ def _job(row: RowReader, now: datetime, reader: Reader, warn: Warn) -> dict[str,
     trigger = state["trigger"]
     jitter = getattr(trigger, "jitter", None)
     return {
-        **_description_field(state),
+        "description": _description(state),
         "target": str(state["func"]).replace(":", "."),
         "args": check_json("args", list(state.get("args") or ())),
         "kwargs": check_json("kwargs", state.get("kwargs") or {}),
@@ -203,11 +203,11 @@ def _start_deadline(state: dict[str, Any], warn: Warn) -> timedelta | None:
     return None if grace is None else timedelta(seconds=grace)
 
 
-def _description_field(state: dict[str, Any]) -> dict[str, str]:
-    """Return the name as the description, unless it is the id or APScheduler's default."""
+def _description(state: dict[str, Any]) -> str:
+    """Return the name, or "" if it is the id or APScheduler's default."""
     name = state.get("name")
     default = str(state["func"]).rpartition(":")[2]
-    return {} if name in (None, "", state.get("id"), default) else {"description": str(name)}
+    return "" if name in (None, state.get("id"), default) else str(name)
 
 
 def _schedule_fields(trigger: Any, now: datetime, warn: Warn) -> dict[str, Any]:

@@ -360,12 +360,22 @@ def test_misfire_grace_time_becomes_the_start_deadline(
 
 
 @pytest.mark.parametrize(
-    ("name", "description"), [("Nightly report", "Nightly report"), ("a", None), ("report", None)]
+    ("name", "description"), [("Nightly report", "Nightly report"), ("a", ""), ("report", "")]
 )
-def test_name_becomes_the_description(name: str, description: str | None) -> None:
+def test_name_becomes_the_description(name: str, description: str) -> None:
     store(IntervalTrigger(hours=1), name=name)
-    values = read_entry().values
-    assert values.get("description") == description
+    assert read_entry().values["description"] == description
+
+
+def test_description_follows_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django_apscheduler.models import DjangoJob
+
+    monkeypatch.setitem(functions.registered, "tests.contrib.importers.plain.report", plain.report)
+    for name in ("report", "Nightly", "report"):
+        DjangoJob.objects.all().delete()
+        store(CronTrigger(hour=3, timezone=UTC), name=name)
+        assert call("import", "django-apscheduler", "--apply").code == 0
+        assert Job.objects.get().description == ("" if name == "report" else name)
 
 
 @pytest.mark.parametrize(

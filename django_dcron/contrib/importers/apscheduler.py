@@ -39,6 +39,7 @@ from django_dcron.contrib.importers.source_contents import (
     warn_about_workers,
 )
 from django_dcron.exceptions import UnknownTarget
+from django_dcron.models.job_fields import MAX_DURATION
 from django_dcron.schedules.fields import (
     DAY_OF_MONTH,
     DAY_OF_WEEK,
@@ -191,16 +192,22 @@ def _job(row: RowReader, now: datetime, reader: Reader, warn: Warn) -> dict[str,
 
 
 def _start_deadline(state: dict[str, Any], warn: Warn) -> timedelta | None:
-    """Return how late a run may start. APScheduler's default of a second becomes no deadline."""
+    """Return how late a run may start.
+
+    APScheduler's default of a second becomes no deadline. A time that is too long for a job means
+    the same there as none.
+    """
     grace = state.get("misfire_grace_time", DEFAULT_MISFIRE_GRACE)
     if grace == DEFAULT_MISFIRE_GRACE:
         return None  # coalesce has no effect: an interval is at least as long
+    limited = grace is not None and grace <= MAX_DURATION.limit_value.total_seconds()
     if not state.get("coalesce", True):
+        within = " within the start deadline" if limited else ""
         warn(
             "coalesce=False has no equivalent; of several late occurrences, only the latest one "
-            "runs. To run each of them, set the job's misfire_policy to run_all"
+            f"runs. To run each of them{within}, set the job's misfire_policy to run_all"
         )
-    return None if grace is None else timedelta(seconds=grace)
+    return timedelta(seconds=grace) if limited else None
 
 
 def _description(state: dict[str, Any]) -> str:

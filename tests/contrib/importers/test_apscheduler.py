@@ -345,6 +345,9 @@ def test_cron_triggers_that_differ_are_not_combined(other: dict[str, Any]) -> No
         ({}, None, False),
         ({"misfire_grace_time": 300}, timedelta(minutes=5), False),
         ({"misfire_grace_time": 300, "coalesce": False}, timedelta(minutes=5), True),
+        ({"misfire_grace_time": 36_500 * 86_400}, timedelta(days=36_500), False),
+        ({"misfire_grace_time": 36_500 * 86_400 + 1}, None, False),
+        ({"misfire_grace_time": 10**15}, None, False),
         ({"misfire_grace_time": None}, None, False),
         ({"misfire_grace_time": None, "coalesce": False}, None, True),
         ({"coalesce": False}, None, False),
@@ -356,7 +359,9 @@ def test_misfire_grace_time_becomes_the_start_deadline(
     store(IntervalTrigger(hours=1), **options)
     entry = read_entry()
     assert entry.values["start_deadline"] == deadline
-    assert ("coalesce" in " ".join(entry.warnings)) is warned
+    warnings = " ".join(entry.warnings)
+    assert ("coalesce" in warnings) is warned
+    assert ("within the start deadline" in warnings) is (warned and deadline is not None)
 
 
 @pytest.mark.parametrize(

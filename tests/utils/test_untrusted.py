@@ -120,7 +120,7 @@ BOMBS: dict[str, tuple[Kind, bytes, str]] = {
     "brackets": ("yaml", b"[" * 500, "too deeply"),
     "yaml function call": ("yaml", b"!!python/object/apply:os.system ['id']", "python/object"),
     "pickled function": ("pickle", b"cos\nsystem\n.", "os.system"),
-    "not a pickle": ("pickle", b"nonsense", "can't be read"),
+    "not a pickle": ("pickle", b"nonsense", "^UnpicklingError: "),
     "not YAML": ("yaml", b"a: [", "expected"),
     "not text": ("yaml", b"\xff", "utf-8"),
 }
@@ -192,5 +192,5 @@ def test_malformed_child_answer_raises_unreadable(
     monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     monkeypatch.setattr(Reader, "_ask", lambda *args: (child.READ, answer))
-    with pytest.raises(Unreadable, match="can't be read"):
+    with pytest.raises(Unreadable, match=r"^\w+Error: "):
         Reader().read("pickle", b"")

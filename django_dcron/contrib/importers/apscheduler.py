@@ -52,7 +52,7 @@ from django_dcron.schedules.fields import (
 )
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.docs_links import with_link
-from django_dcron.utils.untrusted import Reader, Record, Unreadable
+from django_dcron.utils.untrusted import Reader, Record, Unreadable, child
 
 SOURCE = "django-apscheduler"
 WAS_PAUSED = "was paused in APScheduler"
@@ -83,6 +83,14 @@ DEFAULT_MISFIRE_GRACE = 1
 """Seconds."""
 CLEANUP = "delete_old_job_executions"
 """The function in the README of django-apscheduler that projects copy."""
+REMEDIES = {
+    child.OBJECT: (
+        ". Arguments can only be JSON values, and triggers only those of APScheduler: let the "
+        "job's function create other objects, or choose another trigger"
+    ),
+    child.BROKEN: ". If the row is damaged, add the job again in APScheduler",
+}
+"""What to do about a pickle that can't be read, by the status of ``Unreadable``."""
 OTHER_STORES = (
     "Of APScheduler's stores, only the Django store (django-apscheduler) can be imported. Declare "
     "the jobs of other stores with @cron."
@@ -150,10 +158,8 @@ def state_of(pickled: bytes, reader: Reader) -> dict[str, Any]:
     try:
         state = reader.read("pickle", pickled)
     except Unreadable as error:
-        raise EntryRefused(
-            f"the job's state can't be read: {error}. The arguments of a job can only be JSON "
-            "values: let its function create other objects"
-        ) from None
+        remedy = REMEDIES.get(error.status, "")
+        raise EntryRefused(f"the job's state can't be read: {error}".rstrip(".") + remedy) from None
     if not isinstance(state, dict) or not {"func", "trigger"} <= state.keys():
         raise EntryRefused("the stored state is not an APScheduler job")
     return state

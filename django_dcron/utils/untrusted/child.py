@@ -31,8 +31,11 @@ READERS = {
     "yaml": ("django_dcron.utils.untrusted.yaml_text", "read_yaml"),
 }
 """The module and the function that read each kind of text."""
-READ, REFUSED, TIME, MEMORY, SIZE, DIED = "read", "refused", "time", "memory", "size", "died"
-"""The statuses of an answer: the value was read, or why it wasn't."""
+READ, REFUSED, OBJECT, BROKEN = "read", "refused", "object", "broken"
+TIME, MEMORY, SIZE, DIED = "time", "memory", "size", "died"
+"""The statuses of an answer: the value was read, or why it wasn't. ``REFUSED`` and ``OBJECT`` are
+those of ``plain.TextRefused``.
+"""
 CHUNK = 1024 * 1024
 
 
@@ -106,11 +109,9 @@ def _answer(
     except (ValueTooLarge, RecursionError):
         return SIZE.encode() + b"\n"
     except TextRefused as error:
-        return f"{REFUSED}\n{error}".encode(errors="replace")
+        return f"{error.status}\n{error}".encode(errors="replace")
     except Exception as error:  # malformed bytes may raise anything
-        return f"{REFUSED}\nit can't be read: {type(error).__name__}: {error}".encode(
-            errors="replace"
-        )
+        return f"{BROKEN}\n{type(error).__name__}: {error}".encode(errors="replace")
     return READ.encode() + b"\n" + encoded if len(encoded) <= max_bytes else SIZE.encode() + b"\n"
 
 

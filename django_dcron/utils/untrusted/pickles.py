@@ -45,8 +45,8 @@ class _Unpickler(pickle.Unpickler):
             return _pytz_zone
         if module.startswith(PACKAGE) and name.isidentifier():
             return type(name, (_UnpickledObject,), {})
-        raise value_json.TextRefused(
-            f"its state contains a {module}.{name}, which is not allowed in a pickle"
+        raise value_json.ObjectRefused(
+            f"it contains a {module}.{name}, which is not allowed in a pickle"
         )
 
 
@@ -65,8 +65,8 @@ def _attribute(of: Any, name: str) -> Any:
     Refuse anything else.
     """
     if of is not _zone or name != "_unpickle":
-        raise value_json.TextRefused(
-            "its state reads an attribute, which is not allowed because it could run code"
+        raise value_json.ObjectRefused(
+            "it reads an attribute, which is not allowed because it could run code"
         )
     return _zone
 
@@ -81,6 +81,6 @@ class PickleEncoder(value_json.Encoder):
 def read_pickle(pickled: bytes, max_values: int) -> Any:
     """Return the content of a pickle as JSON.
 
-    Raises ``value_json.TextRefused``, or any exception for malformed bytes.
+    Raises ``value_json.ObjectRefused``, or any exception for malformed bytes.
     """
     return PickleEncoder(max_values).encode(_Unpickler(io.BytesIO(pickled)).load())

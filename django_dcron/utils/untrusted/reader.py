@@ -29,7 +29,11 @@ Kind = Literal["pickle", "yaml"]
 
 
 class Unreadable(Exception):
-    """The text can't be read. The message is the reason."""
+    """The text can't be read. The message is the reason, and ``status`` that of ``child``."""
+
+    def __init__(self, reason: str, status: str = child.BROKEN):
+        super().__init__(reason)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +102,13 @@ class Reader:
             status, answer = self._ask(kind, text, limits)
         except (OSError, TimeoutError, EOFError):
             self.close()  # the next text starts a new child
-            raise Unreadable("reading it took too long or crashed the reader") from None
+            raise Unreadable("reading it took too long or crashed the reader", child.DIED) from None
         if status == child.READ:
             try:
                 return decode(json.loads(answer))
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-                raise Unreadable(f"it can't be read: {type(error).__name__}: {error}") from None
-        raise Unreadable(_refusal_text(status, answer, limits))
+                raise Unreadable(f"{type(error).__name__}: {error}") from None
+        raise Unreadable(_refusal_text(status, answer, limits), status)
 
     def _ask(self, kind: Kind, text: bytes, limits: Limits) -> tuple[str, bytes]:
         if self._process is None:
@@ -164,7 +168,7 @@ def _read_exactly(length: int, descriptor: int, until: float) -> bytes:
 
 def _refusal_text(status: str, answer: bytes, limits: Limits) -> str:
     match status:
-        case child.REFUSED:
+        case child.REFUSED | child.OBJECT | child.BROKEN:
             return answer.decode(errors="replace")[:LONGEST_REASON]
         case child.TIME:
             return (

@@ -18,7 +18,15 @@ _TIMES = (datetime, date, timedelta, timezone, ZoneInfo)
 
 
 class TextRefused(Exception):
-    """The text is invalid, or names something that isn't allowed, as the message explains."""
+    """The text is invalid, as the message explains."""
+
+    status = "refused"
+
+
+class ObjectRefused(TextRefused):
+    """The text names a class or a function that isn't allowed, as the message explains."""
+
+    status = "object"
 
 
 class ValueTooLarge(Exception):

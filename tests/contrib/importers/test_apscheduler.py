@@ -513,11 +513,22 @@ def test_pickle_that_would_run_code_is_refused(evil_call: tuple[Any, ...], messa
     assert not os.path.exists("evil")
 
 
-def test_arguments_of_custom_classes_are_refused() -> None:
-    store(IntervalTrigger(hours=1), args=(SourceEntry("a", "b"),))
+class OwnTrigger(IntervalTrigger):
+    """A trigger of a project."""
+
+
+@pytest.mark.parametrize(
+    ("trigger", "args", "name"),
+    [
+        (IntervalTrigger(hours=1), (SourceEntry("a", "b"),), "source_contents.SourceEntry"),
+        (OwnTrigger(hours=1), (), "test_apscheduler.OwnTrigger"),
+    ],
+)
+def test_custom_classes_are_refused(trigger: Any, args: tuple[Any, ...], name: str) -> None:
+    store(trigger, args=args)
     refused = read_entry().refused
-    assert "django_dcron.contrib.importers.source_contents.SourceEntry" in refused
-    assert "JSON" in refused
+    assert f"{name}, which is not allowed" in refused
+    assert "Arguments can only be JSON values, and triggers only those of APScheduler" in refused
 
 
 def test_date_argument_is_refused_with_the_remedy() -> None:
@@ -525,6 +536,16 @@ def test_date_argument_is_refused_with_the_remedy() -> None:
     refused = read_entry().refused
     assert "kwargs['city'][0] is datetime.date(2027, 1, 1)" in refused
     assert "isoformat()" in refused
+
+
+def test_broken_pickle_is_refused_with_the_remedy() -> None:
+    from django_apscheduler.models import DjangoJob
+
+    DjangoJob.objects.create(id="odd", job_state=b"nonsense", next_run_time=FAR)
+    assert read_entry().refused == (
+        "the job's state can't be read: UnpicklingError: invalid load key, 'n'. If the row is "
+        "damaged, add the job again in APScheduler"
+    )
 
 
 @pytest.mark.parametrize("state", [b"", b"nonsense", pickle.dumps(7), pickle.dumps({})])

@@ -229,8 +229,9 @@ def _job(line: CrontabLine, shell_name: str, warn: Warn) -> dict[str, Any]:
     defined = settings.SHELL.get(shell_name, line.argv)
     if list(defined) != line.argv and not _is_prefixed(defined, line.argv):
         raise EntryRefused(
-            f"DCRON_SHELL has another command named {shell_name!r}; if this line has changed, "
-            "remove that entry, and import again to see the new one; otherwise rename that entry"
+            f"DCRON_SHELL has another command named {shell_name!r}. If this line has changed, "
+            "remove that entry, import again, and add the entry that is then printed. Otherwise, "
+            f"add this line's command under another name: {line.argv!r}"
         )
     if (other := line.other_project) is not None:
         warn(

@@ -3,6 +3,7 @@
 Each line becomes a job. Each command becomes an entry of ``DCRON_SHELL`` that acts like cron.
 """
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -433,6 +434,68 @@ def test_job_keeps_its_name_and_target_if_a_line_is_added_and_removed(
     applied = apply_lines(file, settings, LINES[:1])
     assert (applied["counts"]["create"], len(applied["gone"])) == (0, 1)
     assert Job.objects.get(pk=job.pk).schedule == "0 1 * * *"
+
+
+def test_changed_line_keeps_its_job(tmp_path: Path, settings: Settings) -> None:
+    """As the refusal and the migration guide say."""
+    file = tmp_path / "crontab"
+    settings.DCRON_SHELL = {}
+    apply_lines(file, settings, ["A=1", "0 1 * * * /srv/sync --a"])
+    job = Job.objects.get()
+    file.write_text("A=2\n0 1 * * * /srv/sync --a\n")
+    refused = call("import", str(file))
+    assert (refused.code, "If this line has changed, remove that entry" in refused.out) == (1, True)
+    settings.DCRON_SHELL = {}
+    settings.DCRON_SHELL = pasted(call("import", str(file)).out)["DCRON_SHELL"]
+    again = call("import", str(file), "--apply", "--json").json
+    assert (again["counts"]["same"], again["gone"]) == (1, [])
+    assert Job.objects.get().pk == job.pk
+
+
+def test_one_changed_line_of_several_with_its_program_keeps_its_job(
+    tmp_path: Path, settings: Settings
+) -> None:
+    settings.DCRON_SHELL = {}
+    apply_lines(tmp_path / "crontab", settings, LINES[:2])
+    jobs = {*Job.objects.values_list("pk", "schedule")}
+    applied = apply_lines(tmp_path / "crontab", settings, [f"{LINES[0]} --all", LINES[1]])
+    assert (applied["counts"]["change"], applied["gone"]) == (1, [])
+    assert {*Job.objects.values_list("pk", "schedule")} == jobs
+
+
+@pytest.mark.parametrize("remove", [control.pause, control.delete])
+def test_lines_of_one_program_that_change_at_once_become_other_jobs(
+    tmp_path: Path, settings: Settings, remove: Any
+) -> None:
+    """The old jobs are paused or deleted after the preview, as the migration guide says."""
+    file = tmp_path / "crontab"
+    settings.DCRON_SHELL = {}
+    apply_lines(file, settings, ["A=1", *LINES[:2]])
+    file.write_text("\n".join(["A=2", *LINES[:2]]))
+    shown = call("import", str(file), "--json").json
+    settings.DCRON_SHELL = settings.DCRON_SHELL | shown["shell"]
+    old = [Job.objects.get(name=gone["name"]) for gone in shown["gone"]]
+    assert len(old) == 2
+    for job in old:
+        remove(job)
+    applied = call("import", str(file), "--apply", "--json")
+    assert (applied.code, applied.json["counts"]["create"]) == (0, 2)
+    enabled = Job.objects.filter(enabled=True).values_list("schedule", flat=True)
+    assert sorted(enabled) == ["0 1 * * *", "0 2 * * *"]
+
+
+def test_command_under_another_name_is_imported(tmp_path: Path, settings: Settings) -> None:
+    """As the refusal says."""
+    file = tmp_path / "crontab"
+    file.write_text("0 1 * * * /srv/sync\n")
+    settings.DCRON_SHELL = {"sync": ["/opt/other/sync"]}
+    refused = call("import", str(file))
+    assert refused.code == 1
+    (argv,) = re.findall(r"under another name: (\[.*?\])", refused.out)
+    settings.DCRON_SHELL = {**settings.DCRON_SHELL, "sync-shop": ast.literal_eval(argv)}
+    assert call("import", str(file), "--apply").code == 0
+    job = Job.objects.get()
+    assert (job.target, job.enabled) == ("shell:sync-shop", True)
 
 
 def test_entry_with_another_environment_keeps_its_job(tmp_path: Path, settings: Settings) -> None:

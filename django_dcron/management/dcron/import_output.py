@@ -35,8 +35,8 @@ from django_dcron.exceptions import UnknownTarget
 from django_dcron.jobs.representation import JOB_FIELDS, ValueFormat, portable_document
 from django_dcron.management.dcron.import_settings import (
     missing_queues,
-    show_missing_settings,
-    show_settings,
+    print_missing_settings,
+    warn_about_missing_settings,
 )
 from django_dcron.management.dcron.import_texts import (
     STYLES,
@@ -83,7 +83,7 @@ def show_entry_plans(
     plans = []
     warned: dict[str, list[str]] = {}
     left_out = 0
-    show_missing_settings(out, contents, compared)
+    warn_about_missing_settings(out, contents, compared)
     with ProgressBar(out) as bar:
         for plan in results:
             plans.append(plan)
@@ -107,7 +107,7 @@ def show_entry_plans(
         )
     for note in contents.notes:
         out.line(f"! {note}", WARNING)
-    show_settings(out, contents, plans)
+    print_missing_settings(out, contents, plans)
     starting = sum(map(_starts, plans))
     if starting and not source_stopped and (advice := _how_to_run_once(contents.source)):
         out.line(f"! {_will_run_here(starting, applied=applied)}. {advice}", WARNING)

@@ -15,10 +15,10 @@ from django_dcron.targets import commands, shell
 from django_dcron.utils.counts import number_of
 
 
-def show_missing_settings(
+def warn_about_missing_settings(
     out: Output, contents: SourceContents, plans: Sequence[EntryPlan]
 ) -> None:
-    """Show how many entries need the settings that ``show_settings`` prints below the plans."""
+    """Warn about entries that need settings, which are printed below the plans."""
     allowed_later = {
         *(f"{shell.PREFIX}{name}" for name in missing_commands(contents)),
         *(f"{commands.PREFIX}{name}" for name in contents.commands),
@@ -39,23 +39,25 @@ def show_missing_settings(
         out.line(f"! Queues that the project doesn't declare: {', '.join(queues)}", WARNING)
 
 
-def show_settings(out: Output, contents: SourceContents, plans: Iterable[EntryPlan]) -> None:
-    """Show the settings that the jobs need, complete, so that they can be pasted.
+def print_missing_settings(
+    out: Output, contents: SourceContents, plans: Iterable[EntryPlan]
+) -> None:
+    """Print the settings that the jobs need, complete, so that they can be pasted.
 
-    The entries of ``DCRON_SHELL`` may contain secrets, so the present ones aren't shown.
+    The entries of ``DCRON_SHELL`` may contain secrets, so the present ones aren't printed.
     """
     if missing := missing_commands(contents):
         present = ["**DCRON_SHELL"] if settings.SHELL else []
         where = ", below DCRON_SHELL" if settings.SHELL else ""
         out.line(f"Add these commands to your settings{where}:")
         entries = [f"{name!r}: {argv!r}" for name, argv in missing.items()]
-        _show_setting(out, "DCRON_SHELL", [*present, *entries])
+        _print_setting(out, "DCRON_SHELL", [*present, *entries])
     if contents.commands:
         out.line("Allow these management commands in your settings:")
         allowed = _allowed_commands(contents.commands)
         if any(allowed.values()):
             entries = [f"{name!r}: {arguments!r}" for name, arguments in allowed.items()]
-            _show_setting(out, "DCRON_COMMANDS", entries)
+            _print_setting(out, "DCRON_COMMANDS", entries)
         else:
             out.line(f"DCRON_COMMANDS = {list(allowed)!r}")
     if missing_names := missing_queues(plans):
@@ -74,7 +76,7 @@ def _allowed_commands(added: Mapping[str, list[str]]) -> dict[str, list[str] | s
     }
 
 
-def _show_setting(out: Output, name: str, entries: Iterable[str]) -> None:
+def _print_setting(out: Output, name: str, entries: Iterable[str]) -> None:
     out.line(f"{name} = {{")
     for entry in entries:
         out.line(f"    {entry},")

@@ -1,6 +1,6 @@
 """Build the timeline: the runs of the last hour and the occurrences of the next, one lane per job.
 
-Occurrences of the last hour that should have a run and have none are listed as absent.
+Occurrences of the last hour that should have a run and have none are listed, too.
 
 The cost doesn't depend on the number of jobs and runs:
 
@@ -86,7 +86,7 @@ class OccurrenceStretch:
     last: datetime
 
 
-class _Coming(NamedTuple):
+class _Upcoming(NamedTuple):
     """The occurrences of a timetable from now on."""
 
     stretches: tuple[OccurrenceStretch, ...] = ()
@@ -99,10 +99,10 @@ class _Coming(NamedTuple):
 class Lane:
     job: Job
     runs: tuple[RunStretch, ...]
-    coming: tuple[OccurrenceStretch, ...]
+    upcoming: tuple[OccurrenceStretch, ...]
     next_at: datetime | None
     """The next occurrence, within the hour or later."""
-    absent: tuple[OccurrenceStretch, ...] = ()
+    without_run: tuple[OccurrenceStretch, ...] = ()
     """Occurrences of the last hour that no node has claimed in time, so they have no runs."""
 
 
@@ -140,18 +140,18 @@ def timeline(
         .order_by("namespace", "name")
     )
     runs = _runs_of(jobs, since, now, scope.runs) if with_runs else {}
-    computed: dict[Any, _Coming] = {}
-    absent = _absent(jobs, since, now)
+    computed: dict[Any, _Upcoming] = {}
+    without_run = _occurrences_without_run(jobs, since, now)
     lanes = []
     for job in jobs:
-        coming = _upcoming(job, now, computed)
+        upcoming = _upcoming_occurrences(job, now, computed)
         lanes.append(
             Lane(
                 job=job,
                 runs=tuple(runs.get(job.pk, ())),
-                coming=coming.stretches,
-                next_at=coming.next_at,
-                absent=absent.get(job.pk, ()),
+                upcoming=upcoming.stretches,
+                next_at=upcoming.next_at,
+                without_run=without_run.get(job.pk, ()),
             )
         )
     lanes.sort(key=lambda lane: not lane.runs)
@@ -305,26 +305,26 @@ def _one_run(run: Run) -> RunStretch:
     )
 
 
-def _upcoming(job: Job, now: datetime, computed: dict[Any, _Coming]) -> _Coming:
+def _upcoming_occurrences(job: Job, now: datetime, computed: dict[Any, _Upcoming]) -> _Upcoming:
     """Return the job's occurrences after ``now``.
 
     Jobs with the same timetable share the result, which is stored in ``computed``.
     """
     cursor: Cursor | None = getattr(job, "cursor", None)
     if not job.enabled or cursor is None or cursor.problem or cursor.next_at is None:
-        return _Coming()
+        return _Upcoming()
     try:
         timetable = timetable_of(job)
     except InvalidSchedule:
-        return _Coming()
+        return _Upcoming()
     key = (timetable, cursor.next_at if timetable.schedule.interval else None)
     if key not in computed:
         stretches = tuple(_stretches(timetable, cursor.next_at, now, now + HOUR))
-        computed[key] = _Coming(stretches, timetable.first_after(now, cursor.next_at))
+        computed[key] = _Upcoming(stretches, timetable.first_after(now, cursor.next_at))
     return computed[key]
 
 
-def _absent(
+def _occurrences_without_run(
     jobs: list[Job], since: datetime, now: datetime
 ) -> dict[int, tuple[OccurrenceStretch, ...]]:
     """Return the overdue occurrences by job. Without an overdue cursor, no query is needed."""

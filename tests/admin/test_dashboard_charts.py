@@ -91,7 +91,7 @@ def test_run_is_drawn_as_bar_from_start_to_end() -> None:
     assert row.y < bar.y < bar.y + bar.height < row.y + timeline.LANE
 
 
-def test_states_have_signs_and_absent_runs_are_drawn() -> None:
+def test_states_have_signs_and_occurrences_without_run_are_drawn() -> None:
     job = make_job(schedule="*/10 * * * *")
     start = NOON - 7 * SECOND
     for number, state in enumerate(("succeeded", "failed", "running", "skipped"), 1):
@@ -106,8 +106,8 @@ def test_states_have_signs_and_absent_runs_are_drawn() -> None:
     assert sorted(filter(None, signs)) == sorted(
         [timeline.SYMBOLS[State.FAILED]] * 2 + [timeline.SYMBOLS[State.RUNNING]]
     )
-    assert [shape.x for shape in row.absent] == pytest.approx([41.6, 50], abs=0.1)
-    assert picture.has_absent
+    assert [shape.x for shape in row.without_run] == pytest.approx([41.6, 50], abs=0.1)
+    assert picture.has_without_run
     assert {entry.symbol for entry in picture.legend if entry.state == "failed"} == {signs[0]}
 
 
@@ -148,7 +148,7 @@ def test_shapes_have_minimum_width_and_stay_within_bounds() -> None:
         run_of(job, at, finished_at=at + 251 * SECOND / 1000)
     (row,) = draw_timeline().rows
     assert len(row.bars) == 3
-    for shape in (*row.bars, *row.ticks):
+    for shape in (*row.bars, *row.upcoming):
         assert shape.width >= timeline.MIN_WIDTH
         assert shape.x >= 0
         assert shape.x + shape.width <= 100
@@ -193,14 +193,14 @@ def test_upcoming_occurrences_are_drawn_as_ticks_or_band() -> None:
         Cursor.objects.filter(pk=make_job(name, schedule=schedule).pk).update(next_at=NOON)
     control.pause(make_job("e"))
     a, b, c, d, e = draw_timeline().rows
-    assert [tick.x for tick in a.ticks] == [100]
-    (band,) = b.ticks
+    assert [tick.x for tick in a.upcoming] == [100]
+    (band,) = b.upcoming
     assert band.x == 50.11  # 1 s from now, and now is 7 s after the axis's time
     assert band.width == pytest.approx(50, abs=0.5)
-    (tick,) = d.ticks
+    (tick,) = d.upcoming
     assert tick.title.startswith("d: ")
     assert tick.title.endswith(" 2026-03-02 13:00:00")
-    assert (c.ticks, e.ticks) == ((), ())
+    assert (c.upcoming, e.upcoming) == ((), ())
     assert c.note.endswith(" 2026-03-03 03:00")
     assert e.note
     assert not re.search(r"\d", e.note)

@@ -75,7 +75,7 @@ def test_main_pages_work_under_theme(browse: Browse, scheme: str) -> None:
         if name in ("job list", "run list"):  # Unfold has the saved filters in a row with others
             assert elements_wider_than_window(page) == [], name
         if name == "dashboard":
-            assert contrast(page, ".dcron-tick", "fill", ".dcron-ahead", "fill") >= VISIBLE
+            assert contrast(page, ".dcron-tick", "fill", ".dcron-future", "fill") >= VISIBLE
             names = ".dcron-chart ul"
             assert contrast(page, f"{names} a", "color", names, "backgroundColor") >= READABLE
         if name == "job list":

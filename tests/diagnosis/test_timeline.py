@@ -171,7 +171,7 @@ def test_runs_are_omitted_without_permission() -> None:
 def test_upcoming_occurrences_are_listed(schedule: str, expected: list[tuple[int, int]]) -> None:
     job = make_job(schedule=schedule)
     set_next_at(job, NOON + 5 * MINUTE)
-    assert lane_of(job).coming == tuple(
+    assert lane_of(job).upcoming == tuple(
         OccurrenceStretch(NOON + first * MINUTE, NOON + last * MINUTE) for first, last in expected
     )
 
@@ -180,14 +180,14 @@ def test_upcoming_occurrences_are_listed(schedule: str, expected: list[tuple[int
 def test_frequent_upcoming_occurrences_are_merged(schedule: str) -> None:
     job = make_job(schedule=schedule)
     set_next_at(job, NOON + 10 * SECOND)
-    (coming,) = lane_of(job).coming
-    assert coming.first - NOON < 40 * SECOND
-    assert NOON + HOUR - coming.last < MINUTE
+    (stretch,) = lane_of(job).upcoming
+    assert stretch.first - NOON < 40 * SECOND
+    assert NOON + HOUR - stretch.last < MINUTE
 
 
 def test_upcoming_occurrences_in_bursts_are_merged_per_burst() -> None:
     job = make_job(schedule="* 0-9,30-39 * * * *")
-    assert [(each.first - NOON, each.last - NOON) for each in lane_of(job).coming] == [
+    assert [(each.first - NOON, each.last - NOON) for each in lane_of(job).upcoming] == [
         (SECOND, 9 * MINUTE + 31 * SECOND),
         (30 * MINUTE, 39 * MINUTE + 30 * SECOND),
         (60 * MINUTE, 60 * MINUTE),
@@ -203,33 +203,36 @@ def test_upcoming_occurrences_in_bursts_are_merged_per_burst() -> None:
         ("*/20 * * * *", NOON, []),  # not late yet
     ],
 )
-def test_overdue_occurrences_without_run_are_absent(
+def test_overdue_occurrences_without_run_are_listed(
     schedule: str, next_at: datetime, expected: list[tuple[int, int]]
 ) -> None:
     job = make_job(schedule=schedule)
     set_next_at(job, next_at)
     found = [
         (round((each.first - NOON) / MINUTE), round((each.last - NOON) / MINUTE))
-        for each in lane_of(job).absent
+        for each in lane_of(job).without_run
     ]
     assert found == expected
 
 
-def test_frozen_and_paused_jobs_have_no_absent_occurrences() -> None:
+def test_frozen_and_paused_jobs_have_no_overdue_occurrences() -> None:
     job = make_job(schedule="*/20 * * * *")
     set_next_at(job, NOON - HOUR)
-    assert lane_of(job).absent
+    assert lane_of(job).without_run
     control.freeze("deploy")
-    assert lane_of(job).absent == ()
+    assert lane_of(job).without_run == ()
     control.unfreeze()
     control.pause(job)
-    assert lane_of(job).absent == ()
+    assert lane_of(job).without_run == ()
 
 
 def test_upcoming_occurrences_end_with_job() -> None:
     job = make_job(schedule="*/10 * * * *", ends_at=datetime(2126, 1, 1, tzinfo=UTC))
     Job.objects.filter(pk=job.pk).update(ends_at=NOON + 25 * MINUTE)
-    assert [each.first for each in lane_of(job).coming] == [NOON + 10 * MINUTE, NOON + 20 * MINUTE]
+    assert [each.first for each in lane_of(job).upcoming] == [
+        NOON + 10 * MINUTE,
+        NOON + 20 * MINUTE,
+    ]
 
 
 def test_unscheduled_jobs_have_no_upcoming_occurrences() -> None:
@@ -240,7 +243,7 @@ def test_unscheduled_jobs_have_no_upcoming_occurrences() -> None:
     Job.objects.filter(pk=unreadable.pk).update(schedule="whenever")
     lanes = timeline(NOON).lanes
     assert len(lanes) == 4
-    assert [(lane.coming, lane.next_at) for lane in lanes] == [((), None)] * 4
+    assert [(lane.upcoming, lane.next_at) for lane in lanes] == [((), None)] * 4
 
 
 def test_next_occurrence_beyond_the_hour_is_shown() -> None:

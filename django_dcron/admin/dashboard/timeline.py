@@ -25,13 +25,13 @@ from django.utils.timezone import get_current_timezone_name, localtime
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.dashboard.timeline_texts import (
-    absent_title,
     caption,
-    has_run,
     note,
     runs_title,
     time_of,
     upcoming_title,
+    was_executed,
+    without_run_title,
 )
 from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import change_url, list_url, text_anchor
@@ -102,11 +102,11 @@ class LaneRow:
     y: int
     bars: tuple[TimelineShape, ...]
     marks: tuple[TimelineShape, ...]
-    ticks: tuple[TimelineShape, ...]
-    absent: tuple[TimelineShape, ...]
-    """Ticks for expected occurrences without a run."""
+    upcoming: tuple[TimelineShape, ...]
+    without_run: tuple[TimelineShape, ...]
+    """Ticks and bands for expected occurrences without a run."""
     note: str
-    """The next occurrence after the end, or why there is none; empty if there are ticks."""
+    """The next occurrence after the end, or why there is none; empty if a tick shows it."""
     counts: tuple[tuple[StrOrPromise, int], ...]
     """Number of runs in each state."""
     next_at: datetime | None
@@ -147,7 +147,7 @@ class TimelinePicture:
     caption: str
     legend: tuple[LegendEntry, ...]
     """The states that occur in the timeline."""
-    has_absent: bool
+    has_without_run: bool
     shows_runs: bool
     zone: str
     axis = AXIS
@@ -157,13 +157,12 @@ class TimelinePicture:
         return AXIS + LANE * len(self.rows)
 
     @property
-    def depth(self) -> int:
-        """The height of all lanes."""
+    def lanes_height(self) -> int:
         return LANE * len(self.rows)
 
     @property
-    def ahead(self) -> float:
-        """The width of the future part."""
+    def future_width(self) -> float:
+        """The width of the future part, in percent."""
         return 100 - self.now.x
 
     @property
@@ -193,13 +192,16 @@ class _Drawing:
         self._until = data.until - excess
         self._site = site
         self._shows_runs = shows_runs
-        # A picture has thousands of links. Reversing each URL would take a tenth of the time.
+        # A picture has thousands of links. Reversing a URL for each link would take a tenth of the
+        # time of the whole picture.
         self._list_url = list_url(Run, site)
         self._run_url = change_url(Run(pk=NO_RUN), site)
 
     def picture(self) -> TimelinePicture:
         data = self._timeline
-        rows = tuple(self._lane_row(lane, AXIS + LANE * at) for at, lane in enumerate(data.lanes))
+        rows = tuple(
+            self._lane_row(lane, AXIS + LANE * index) for index, lane in enumerate(data.lanes)
+        )
         states = {runs.state for lane in data.lanes for runs in lane.runs}
         return TimelinePicture(
             rows=rows,
@@ -211,7 +213,7 @@ class _Drawing:
                 for state, label in STATE_LABELS
                 if state in states
             ),
-            has_absent=any(row.absent for row in rows),
+            has_without_run=any(row.without_run for row in rows),
             shows_runs=self._shows_runs,
             zone=get_current_timezone_name(),
         )
@@ -227,7 +229,7 @@ class _Drawing:
             at += GRID
 
     def _lane_row(self, lane: Lane, y: int) -> LaneRow:
-        started = [runs for runs in lane.runs if has_run(runs)]
+        executed = [runs for runs in lane.runs if was_executed(runs)]
         counts: Counter[str] = Counter()
         for runs in lane.runs:
             counts[runs.state] += runs.number
@@ -236,25 +238,27 @@ class _Drawing:
             url=change_url(lane.job, self._site),
             title=f"{lane.job}\n{lane.job.schedule}",
             y=y,
-            bars=tuple(self._bars(lane.job, started, y + (LANE - BAR) / 2)),
-            marks=tuple(self._mark(lane.job, runs, y) for runs in lane.runs if not has_run(runs)),
-            ticks=tuple(
-                self._tick(upcoming_title(lane.job, coming), coming, y) for coming in lane.coming
+            bars=tuple(self._bars(lane.job, executed, y + (LANE - BAR) / 2)),
+            marks=tuple(
+                self._mark(lane.job, runs, y) for runs in lane.runs if not was_executed(runs)
             ),
-            absent=tuple(
-                self._tick(absent_title(lane.job, absent), absent, y) for absent in lane.absent
+            upcoming=tuple(
+                self._tick(upcoming_title(lane.job, each), each, y) for each in lane.upcoming
             ),
-            note="" if lane.coming else note(lane),
+            without_run=tuple(
+                self._tick(without_run_title(lane.job, each), each, y) for each in lane.without_run
+            ),
+            note="" if lane.upcoming else note(lane),
             counts=tuple((label, counts[state]) for state, label in STATE_LABELS if counts[state]),
             next_at=lane.next_at,
         )
 
-    def _bars(self, job: Job, started: Sequence[RunStretch], y: float) -> Iterator[TimelineShape]:
+    def _bars(self, job: Job, executed: Sequence[RunStretch], y: float) -> Iterator[TimelineShape]:
         """Yield the bars of a lane.
 
         Runs of one minute in several states are stacked, with the rarest state on top.
         """
-        for _minute, group in groupby(started, minute_of):
+        for _minute, group in groupby(executed, minute_of):
             stack = sorted(group, key=lambda runs: runs.number)
             spans = [self._span(runs) for runs in stack]
             if stack[-1].number > 1:
@@ -295,9 +299,9 @@ class _Drawing:
             symbol=_symbol([runs.state]),
         )
 
-    def _tick(self, title: str, upcoming: OccurrenceStretch, y: int) -> TimelineShape:
-        left, right, top = self._x(upcoming.first), self._x(upcoming.last), y + (LANE - BAR) / 2
-        width = 0 if upcoming.first == upcoming.last else max(round(right - left, 2), MIN_WIDTH)
+    def _tick(self, title: str, stretch: OccurrenceStretch, y: int) -> TimelineShape:
+        left, right, top = self._x(stretch.first), self._x(stretch.last), y + (LANE - BAR) / 2
+        width = 0 if stretch.first == stretch.last else max(round(right - left, 2), MIN_WIDTH)
         return TimelineShape(left, top, title, width=width, height=BAR)
 
     def _url(self, job: Job, runs: RunStretch) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LABELS: dict[str, StrOrPromise] = dict(STATE_LABELS)
 
 
-def has_run(runs: RunStretch) -> bool:
+def was_executed(runs: RunStretch) -> bool:
     """Return whether the runs ran or are running. A run that waits for a retry doesn't count."""
     return runs.started_at is not None and (
         runs.finished_at is not None or runs.state == State.RUNNING
@@ -46,7 +46,7 @@ def runs_title(job: Job, runs: RunStretch) -> str:
     if runs.number > 1:
         values["last"] = time_of(runs.last_scheduled_at)
         title = _("%(job)s: %(state)s, %(number)d runs scheduled from %(at)s to %(last)s") % values
-    elif runs.started_at is None or not has_run(runs):
+    elif runs.started_at is None or not was_executed(runs):
         title = _("%(job)s: %(state)s, scheduled %(at)s") % values
     else:
         values["late"] = duration_or_empty(max(runs.started_at - runs.due_at, timedelta()))
@@ -68,16 +68,16 @@ def runs_title(job: Job, runs: RunStretch) -> str:
     return title
 
 
-def upcoming_title(job: Job, upcoming: OccurrenceStretch) -> str:
-    values = {"job": job, "first": time_of(upcoming.first), "last": time_of(upcoming.last)}
-    if upcoming.first == upcoming.last:
+def upcoming_title(job: Job, stretch: OccurrenceStretch) -> str:
+    values = {"job": job, "first": time_of(stretch.first), "last": time_of(stretch.last)}
+    if stretch.first == stretch.last:
         return _("%(job)s: due %(first)s") % values
     return _("%(job)s: due several times per minute, from %(first)s to %(last)s") % values
 
 
-def absent_title(job: Job, absent: OccurrenceStretch) -> str:
-    values = {"job": job, "first": time_of(absent.first), "last": time_of(absent.last)}
-    if absent.first == absent.last:
+def without_run_title(job: Job, stretch: OccurrenceStretch) -> str:
+    values = {"job": job, "first": time_of(stretch.first), "last": time_of(stretch.last)}
+    if stretch.first == stretch.last:
         return _("%(job)s: expected at %(first)s, but there is no run") % values
     return _("%(job)s: expected from %(first)s to %(last)s, but there are no runs") % values
 

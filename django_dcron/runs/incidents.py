@@ -134,7 +134,7 @@ def resolve_recovered(
 
 
 def _recovered() -> QuerySet[Incident]:
-    """Return the unresolved incidents of jobs whose last run succeeded after their last failure."""
+    """Return the open and acknowledged incidents whose jobs have succeeded since."""
     rows = Incident.objects.using(alias_for(Incident))
     return rows.filter(Exists(_later_successes()), state__in=RESOLVED_BY_SUCCESS)
 

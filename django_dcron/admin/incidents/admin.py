@@ -40,7 +40,6 @@ from django_dcron.utils.bounded_text import with_ellipsis
 
 PAUSE_FORM = "dcron-do-pause"
 """The id of the form of the job's pause action."""
-UNRESOLVED_QUERY = "state__in=open%2Cacknowledged"
 
 
 def _state_action(
@@ -122,7 +121,7 @@ class IncidentAdmin(ActionAdmin[Incident], HistoryAdmin[Incident]):
     )
     ordering = ("-last_seen_at", "-pk")
     quick_links = (
-        (_("Unresolved"), UNRESOLVED_QUERY),
+        (_("Open or acknowledged"), "state__in=open%2Cacknowledged"),
         (_("Returning"), "state__in=open%2Cacknowledged%2Cmuted&returned_at__isnull=False"),
         (_("Muted"), "state__exact=muted"),
     )

@@ -24,7 +24,7 @@ from django.utils.safestring import SafeString
 
 SEEN = "seen"
 """The query parameter of a refresh with the digest of the shown content."""
-REFRESH = {"HX-Refresh": "true"}
+RELOAD_PAGE = {"HX-Refresh": "true"}
 """Response headers that reload the whole page, because more than the part has changed."""
 
 

@@ -19,7 +19,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import conditional_escape
 
-from django_dcron.admin.auto_refresh import REFRESH, SEEN, PagePart
+from django_dcron.admin.auto_refresh import RELOAD_PAGE, SEEN, PagePart
 from django_dcron.admin.base import ReadOnlyAdmin
 from django_dcron.admin.display import list_url, may_view
 from django_dcron.admin.lists.base import ListAdmin
@@ -73,7 +73,7 @@ class LiveNodeAdmin(ReadOnlyAdmin[Node], ListAdmin[Node]):
         try:
             changelist: Any = self.get_changelist_instance(request)
         except IncorrectLookupParameters:
-            return HttpResponse(headers=REFRESH)
+            return HttpResponse(headers=RELOAD_PAGE)
         changelist.formset = None  # the template tag of the list reads it
         # Links lead back to the filtered list. Django knows only the list's own URL.
         query = filters.urlencode()

@@ -696,14 +696,14 @@ def test_pages_load_status_line_that_is_empty_without_problems(
         assert attribute not in staff_with("view_job", "view_run").get(each).content.decode()
     assert "data-dcron-status=" not in admin_client.get(URL).content.decode()
 
-    health.remembered.clear()
+    health.clear_cache()
     down = admin_client.get(url).content.decode()
     assert "dcron-health-error" in down
     assert f'href="{URL}"' in down
     make_node()
     with django_assert_num_queries(SESSION_AND_USER):
-        assert admin_client.get(url).content.decode() == down  # remembered for all users
-    health.remembered.clear()
+        assert admin_client.get(url).content.decode() == down  # cached for all users
+    health.clear_cache()
     assert admin_client.get(url).content == b""
 
 

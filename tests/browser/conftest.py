@@ -98,7 +98,7 @@ def browse(
         "name": settings.SESSION_COOKIE_NAME,
         "value": client.cookies[settings.SESSION_COOKIE_NAME].value,
     }
-    health.remembered.clear()  # of an earlier test
+    health.clear_cache()  # of an earlier test
     contexts: list[BrowserContext] = []
     pages = request.node.stash.setdefault(PAGES, [])
 

@@ -31,12 +31,12 @@ class FilteredList(NamedTuple):
 
     model: type[Model]
     filters: dict[str, str]
-    due_before: str = ""
+    due_before_lookup: str = ""
     """The lookup that leaves out rows that aren't due; empty for all rows."""
 
 
 _QUEUED = FilteredList(Run, {"state__exact": "queued"})
-_OVERDUE = FilteredList(Run, {"state__exact": "pending"}, due_before="due_at__lt")
+_OVERDUE = FilteredList(Run, {"state__exact": "pending"}, due_before_lookup="due_at__lt")
 _RUNNING = FilteredList(Run, {"state__exact": "running"})
 _FAILED = FilteredList(Run, {"state__exact": "failed"})
 _FAILING_JOBS = FilteredList(Job, {"state": "failing"})
@@ -65,8 +65,8 @@ _LISTINGS: dict[Problem, FilteredList] = {
 
 LONGEST_CAUSE = 160
 """The maximum number of characters of a cause."""
-REMEMBERED_FOR = 10.0
-remembered: dict[str, tuple[float, SystemFacts]] = {}
+CACHE_SECONDS = 10.0
+_cache: dict[str, tuple[float, SystemFacts]] = {}
 """The facts that were read last, by database, with the monotonic time."""
 
 
@@ -91,23 +91,28 @@ class HealthLine:
     """Whether the line only names freezes. Pages with the banner of a freeze hide it."""
 
 
-def context(viewer: Viewer, *, may_be_older: bool = False) -> dict[str, Any]:
+def context(viewer: Viewer, *, allow_cached: bool = False) -> dict[str, Any]:
     """Return the lines as ``health``, most urgent first, with only the names the user may see.
 
-    With ``may_be_older``, the facts may be up to ``REMEMBERED_FOR`` seconds old. The pages of all
+    With ``allow_cached``, the facts may be up to ``CACHE_SECONDS`` seconds old. The pages of all
     users in this process then share the queries.
     """
-    facts = _remembered_facts() if may_be_older else read_facts(now=viewer.now)
+    facts = _cached_facts() if allow_cached else read_facts(now=viewer.now)
     verdict = assess(_visible(facts, viewer))
     return {"health": list(_lines(verdict, viewer)), "status": verdict.status.value}
 
 
-def _remembered_facts() -> SystemFacts:
+def clear_cache() -> None:
+    """Forget the facts, as tests need between two states of the database."""
+    _cache.clear()
+
+
+def _cached_facts() -> SystemFacts:
     database = alias_for(Run)
-    at, facts = remembered.get(database, (0.0, None))
-    if facts is None or monotonic() - at > REMEMBERED_FOR:
+    at, facts = _cache.get(database, (0.0, None))
+    if facts is None or monotonic() - at > CACHE_SECONDS:
         facts = read_facts()
-        remembered[database] = (monotonic(), facts)
+        _cache[database] = (monotonic(), facts)
     return facts
 
 
@@ -146,12 +151,12 @@ def _rows(listing: FilteredList, viewer: Viewer) -> HealthLink | None:
     if not viewer.may_view(listing.model):
         return None
     filters = listing.filters
-    if listing.due_before:
+    if listing.due_before_lookup:
         # Rounded, so that the section stays the same for a while. The list has all overdue rows and
         # may have some that are due but not overdue yet.
         step = takeover_time()
         before = viewer.now - (viewer.now - BEGIN) % step
-        filters = {**filters, listing.due_before: before.isoformat()}
+        filters = {**filters, listing.due_before_lookup: before.isoformat()}
     texts = {Run: _("View runs"), Job: _("View jobs"), Node: _("View nodes")}
     url = list_url(listing.model, viewer.site, **filters)
     return HealthLink(texts[listing.model], url)

@@ -51,11 +51,11 @@ def status_line_url(request: HttpRequest) -> dict[str, Any]:
 
 
 def line_context(
-    request: HttpRequest, site: admin.AdminSite, *, may_be_older: bool = False
+    request: HttpRequest, site: admin.AdminSite, *, allow_cached: bool = False
 ) -> dict[str, Any]:
     """Return the most urgent line, the number of other problems and the dashboard's URL."""
     try:
-        lines = health.context(Viewer.of(request, site), may_be_older=may_be_older)["health"]
+        lines = health.context(Viewer.of(request, site), allow_cached=allow_cached)["health"]
     except (DatabaseError, InterfaceError):
         lines = [
             health.HealthLine(

@@ -29,7 +29,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from django_dcron.admin.auto_refresh import REFRESH
+from django_dcron.admin.auto_refresh import RELOAD_PAGE
 from django_dcron.admin.base import ReadOnlyAdmin
 from django_dcron.admin.dashboard import (
     cluster,
@@ -112,7 +112,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         if not self.has_view_permission(request):
             raise PermissionDenied
         request.current_app = self.admin_site.name
-        context = line_context(request, self.admin_site, may_be_older=True)
+        context = line_context(request, self.admin_site, allow_cached=True)
         if context["line"].kind == "ok":
             return HttpResponse()
         return render(request, "admin/django_dcron/health_line.html", context)
@@ -148,7 +148,7 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         if not changed:
             return HttpResponse(status=204)
         if FIRST_STEPS in changed and not changed[FIRST_STEPS].html.strip():
-            return HttpResponse(headers=REFRESH)
+            return HttpResponse(headers=RELOAD_PAGE)
         return HttpResponse(
             "".join(_render_frame(name, shown, replaces=True) for name, shown in changed.items())
         )

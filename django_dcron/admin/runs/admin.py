@@ -26,7 +26,7 @@ from django_dcron.admin.actions import (
     submitted_reason,
 )
 from django_dcron.admin.audit_log import AuditedAdmin
-from django_dcron.admin.auto_refresh import REFRESH
+from django_dcron.admin.auto_refresh import RELOAD_PAGE
 from django_dcron.admin.chain_list import ChainList
 from django_dcron.admin.display import (
     EMPTY,
@@ -236,7 +236,7 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
         if run is not None and not self.has_view_permission(request, run):
             raise PermissionDenied
         if run is None or run.is_final:
-            return HttpResponse(headers=REFRESH)
+            return HttpResponse(headers=RELOAD_PAGE)
         request.current_app = self.admin_site.name
         page = RunPage(run, request, self.admin_site)
         return run_page_part(run, name, self.admin_site).refresh_response(page.context(), request)

@@ -14,7 +14,7 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from django_dcron import targets
-from django_dcron.admin.jobs.argument_fields import JobArguments
+from django_dcron.admin.jobs.argument_inputs import JobArguments
 from django_dcron.models import Job, Run
 from django_dcron.targets import functions
 from django_dcron.targets.parameters import InputKind

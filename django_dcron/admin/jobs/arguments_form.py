@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from django_dcron import targets
 from django_dcron.admin.action_forms import ObjectActionForm
-from django_dcron.admin.jobs.argument_fields import Call, JobArguments, arguments_by_name
+from django_dcron.admin.jobs.argument_inputs import Call, JobArguments, arguments_by_name
 from django_dcron.admin.json_input import JsonFormField, json_textarea
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.models import Job

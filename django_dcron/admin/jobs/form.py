@@ -29,7 +29,7 @@ from django.utils.translation import gettext as _
 from django_dcron import targets
 from django_dcron.admin.conflicts import MultilineFormField
 from django_dcron.admin.durations import DurationFormField
-from django_dcron.admin.jobs.argument_fields import JobArguments
+from django_dcron.admin.jobs.argument_inputs import JobArguments
 from django_dcron.admin.jobs.target_note import TargetNote
 from django_dcron.admin.json_input import JsonFormField, json_textarea
 from django_dcron.admin.row_input import RowInputs

@@ -30,31 +30,32 @@ def dcron_health(context: Context) -> dict[str, Any]:
     return index_line(context["request"])
 
 
-@register.inclusion_tag("admin/django_dcron/status_line.html", takes_context=True)
-def dcron_status(context: Context) -> dict[str, Any]:
-    """Render an empty element, in which a script shows the health line if something is wrong.
+@register.inclusion_tag("admin/django_dcron/page_header.html", takes_context=True)
+def dcron_page_header(context: Context) -> dict[str, Any]:
+    """Render the freezes, the health line if something is wrong, and the command palette.
 
-    It also renders the command palette for users who may view jobs.
+    Each needs a permission. A script loads the health line into an empty element.
     """
     request = context["request"]
     return {
+        **banner(request),
         **status_line_url(request),
         **palette_context(request, display.site_of(request)),
         "request": request,
     }
 
 
-@register.inclusion_tag("admin/django_dcron/palette.html", takes_context=True)
-def dcron_palette(context: Context) -> dict[str, Any]:
-    """Render the command palette on a page without ``dcron_status``."""
-    request = context["request"]
-    return {**palette_context(request, display.site_of(request)), "request": request}
-
-
 @register.inclusion_tag("admin/django_dcron/freezes.html", takes_context=True)
 def dcron_freezes(context: Context) -> dict[str, Any]:
-    """Render the freezes in force for users who may view jobs: ``{% dcron_freezes %}``."""
+    """Render the freezes in force for users who may view jobs, on the indexes and the dashboard."""
     return banner(context["request"])
+
+
+@register.inclusion_tag("admin/django_dcron/palette.html", takes_context=True)
+def dcron_palette(context: Context) -> dict[str, Any]:
+    """Render the command palette for users who may view jobs, on the dashboard."""
+    request = context["request"]
+    return {**palette_context(request, display.site_of(request)), "request": request}
 
 
 @register.simple_tag

@@ -47,7 +47,7 @@ def status_line_url(request: HttpRequest) -> dict[str, Any]:
     site = site_of(request)
     if not may_view(request, Dashboard, site):
         return {}
-    return {"url": reverse(f"admin:{STATUS_URL}", current_app=site.name)}
+    return {"status_url": reverse(f"admin:{STATUS_URL}", current_app=site.name)}
 
 
 def line_context(

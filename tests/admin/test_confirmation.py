@@ -25,8 +25,8 @@ def _form_data(page: Any) -> dict[str, Any]:
     context = page.context
     return {
         "action": context["action"].name,
-        context["checkbox"]: context["keys"],
-        context["confirmed"]: "yes",
+        context["checkbox_name"]: context["keys"],
+        context["confirmed_name"]: "yes",
         context["filters_name"]: context["filters"],
     }
 

@@ -474,7 +474,7 @@ def test_cluster_says_that_a_node_was_lost(
         return [row.loss for row in admin_client.get(section_url("cluster")).context["rows"]]
 
     (loss,) = losses()
-    assert "didn't sign off" in loss
+    assert "didn't stop cleanly" in loss
     assert "<time" in loss
     assert "Other nodes" not in loss
     make_node("other", namespace=of_other)

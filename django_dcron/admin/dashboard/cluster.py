@@ -92,9 +92,9 @@ def _node_row(
 
 def _loss(node: Node, served: set[str]) -> str:
     """Describe the loss of a node. A node that stops cleanly deletes its row."""
-    text = _("No heartbeat since {}, and it didn't sign off.")
+    text = _("No heartbeat since {}. The node didn't stop cleanly.")
     if served & {"", node.namespace}:
-        text = _("No heartbeat since {}, and it didn't sign off. Other nodes do its work.")
+        text = _("No heartbeat since {}. The node didn't stop cleanly. Other nodes do its work.")
     read_at = node.heartbeat_at + cluster.time_since(node, node.heartbeat_at)
     return format_html(text, render_time(node.heartbeat_at, near=read_at))
 

@@ -86,7 +86,7 @@ def context(viewer: Viewer) -> dict[str, Any]:
     return {
         "now": viewer.now,
         "rows": [row(group) for group in groups],
-        "read": FAILURES_READ if len(failures) == FAILURES_READ else 0,
+        "counted_runs": FAILURES_READ if len(failures) == FAILURES_READ else 0,
         "all_url": list_url(Run, site, state__exact="failed", due_at__gte=since.isoformat()),
     }
 

@@ -1704,7 +1704,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("claimed_at", models.DateTimeField(verbose_name="claimed at")),
-                ("queued_at", models.DateTimeField(null=True, verbose_name="queued at")),
+                (
+                    "queued_at",
+                    models.DateTimeField(
+                        help_text="When the run was last dispatched, possibly for an earlier attempt.",
+                        null=True,
+                        verbose_name="queued at",
+                    ),
+                ),
                 (
                     "started_at",
                     models.DateTimeField(
@@ -1891,7 +1898,14 @@ class Migration(migrations.Migration):
                         verbose_name="due at",
                     ),
                 ),
-                ("queued_at", models.DateTimeField(null=True, verbose_name="queued at")),
+                (
+                    "queued_at",
+                    models.DateTimeField(
+                        help_text="Last recorded dispatch before the start.",
+                        null=True,
+                        verbose_name="queued at",
+                    ),
+                ),
                 ("started_at", models.DateTimeField(verbose_name="started at")),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
                 (

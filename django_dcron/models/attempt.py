@@ -57,7 +57,11 @@ class Attempt(models.Model):
     due_at = models.DateTimeField(
         _("due at"), null=True, help_text=_("For a retry, the end of its backoff.")
     )
-    queued_at = models.DateTimeField(_("queued at"), null=True)
+    queued_at = models.DateTimeField(
+        _("queued at"),
+        null=True,
+        help_text=_("Last recorded dispatch before the start."),
+    )
     started_at = models.DateTimeField(_("started at"))
     finished_at = models.DateTimeField(_("finished at"), null=True)
     outcome = models.CharField(_("outcome"), max_length=10, choices=OUTCOME_LABELS, blank=True)

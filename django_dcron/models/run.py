@@ -179,7 +179,11 @@ class Run(models.Model):
         _("due at"), help_text=_("Scheduled time plus jitter. For a retry, the end of its backoff.")
     )
     claimed_at = models.DateTimeField(_("claimed at"))
-    queued_at = models.DateTimeField(_("queued at"), null=True)
+    queued_at = models.DateTimeField(
+        _("queued at"),
+        null=True,
+        help_text=_("When the run was last dispatched, possibly for an earlier attempt."),
+    )
     started_at = models.DateTimeField(
         _("started at"), null=True, help_text=_("Start of the latest attempt.")
     )

@@ -74,7 +74,7 @@ class OmittedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadCalendar:
+class IcsResult:
     dates: str
     """Entries for ``Calendar.dates``, one per line."""
     omitted: tuple[OmittedEvent, ...]
@@ -96,7 +96,7 @@ def years_later(day: date, years: int) -> date:
         return day.replace(year=day.year + years, day=28)
 
 
-def read_ics(content: bytes, *, zone: tzinfo, first: date, last: date) -> ReadCalendar:
+def read_ics(content: bytes, *, zone: tzinfo, first: date, last: date) -> IcsResult:
     """Convert the events of an iCalendar file from ``first`` to ``last``, both included.
 
     Times are converted to ``zone``, in which the jobs of the calendar should be scheduled. Events
@@ -132,7 +132,7 @@ def read_ics(content: bytes, *, zone: tzinfo, first: date, last: date) -> ReadCa
         raise InvalidCalendar(
             _NO_EVENTS, first=first.isoformat(), last=last.isoformat(), code="no_events"
         )
-    return ReadCalendar("\n".join(lines), tuple(omitted))
+    return IcsResult("\n".join(lines), tuple(omitted))
 
 
 class _NotExpressible(TranslatableError):

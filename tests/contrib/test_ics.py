@@ -13,7 +13,7 @@ from django_dcron.contrib.ics import (
     LONGEST_FILE,
     MAX_ENTRIES,
     MAX_EVENTS,
-    ReadCalendar,
+    IcsResult,
     read_ics,
 )
 from django_dcron.exceptions import InvalidCalendar
@@ -33,7 +33,7 @@ def file_of(*events: str) -> bytes:
     return "\r\n".join([*lines, "END:VCALENDAR", ""]).encode()
 
 
-def read(*events: str) -> ReadCalendar:
+def read(*events: str) -> IcsResult:
     return read_ics(file_of(*events), zone=BERLIN, first=FIRST, last=LAST)
 
 

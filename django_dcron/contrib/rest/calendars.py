@@ -91,7 +91,7 @@ class OmittedEventSerializer(AnySerializer):
     reason = serializers.CharField(read_only=True)
 
 
-class ReadCalendarSerializer(AnySerializer):
+class IcsResultSerializer(AnySerializer):
     dates = serializers.CharField(read_only=True, help_text="The entries for a calendar.")
     omitted = OmittedEventSerializer(
         many=True, read_only=True, help_text="The events that an entry can't express."
@@ -137,7 +137,7 @@ class CalendarViewSet(NamedRowViewSet[Calendar]):
     @operation(
         "preview_ics",
         "Convert an iCalendar file to the entries of a calendar, without saving them",
-        {200: ReadCalendarSerializer()},
+        {200: IcsResultSerializer()},
         permissions=("view_calendar",),
         body=IcsSerializer(),
     )
@@ -153,7 +153,7 @@ class CalendarViewSet(NamedRowViewSet[Calendar]):
             read = read_ics(values["ics"].encode(), zone=zone, first=first, last=last)
         except InvalidCalendar as error:
             raise serializers.ValidationError({"ics": error.translate(translation)}) from None
-        return Response(ReadCalendarSerializer(read).data)
+        return Response(IcsResultSerializer(read).data)
 
     @operation(
         "read_calendar",

@@ -34,7 +34,7 @@ def test_age_below_one_second_is_shown_without_a_number(age: timedelta) -> None:
     ("path", "shown"),
     [
         ("shop.tasks.import_all", "shop.<wbr>tasks.<wbr>import_<wbr>all"),
-        ("manage:clear_sessions", "manage:<wbr>clear_<wbr>sessions"),
+        ("command:clear_sessions", "command:<wbr>clear_<wbr>sessions"),
         ("shop.__private__", "shop.__<wbr>private__"),
         ("a.<b>&_c", "a.<wbr>&lt;b&gt;&amp;_<wbr>c"),
         ("", ""),

@@ -16,7 +16,7 @@ from tests.factories import make_idle_job, make_run
 
 pytestmark = pytest.mark.browser
 
-FOLLOWERS = {
+AFTER = {
     "import_orders": {},
     "write_invoices": {"import_orders": "succeeded"},
     "update_stock": {"import_orders": "succeeded"},
@@ -38,10 +38,10 @@ class Box(NamedTuple):
 
 
 @pytest.fixture
-def chain(db: None) -> Run:
+def second_run(db: None) -> Run:
     """Return the second run of a chain whose last runs don't exist yet."""
     jobs: dict[str, Job] = {}
-    for name, after in FOLLOWERS.items():
+    for name, after in AFTER.items():
         jobs[name] = make_idle_job(name=name, after=after)
     first = make_run(jobs["import_orders"], "succeeded")
     runs = [
@@ -57,26 +57,26 @@ def boxes(page: Page) -> dict[str, Box]:
         " return [step.querySelector('a, span')?.textContent || step.textContent,"
         " box.left, box.top, box.right, box.bottom]; })"
     )
-    names = {name: next(each for each in found if name in each[0]) for name in FOLLOWERS}
+    names = {name: next(each for each in found if name in each[0]) for name in AFTER}
     assert len(found) == len(names)
     return {name: Box(*values) for name, (_text, *values) in names.items()}
 
 
 @pytest.mark.parametrize("kind", ["job", "run"])
 def test_chain_is_a_graph_in_a_wide_window_and_a_list_on_a_phone(
-    page: Page, chain: Run, kind: str
+    page: Page, second_run: Run, kind: str
 ) -> None:
-    key = chain.pk if kind == "run" else chain.job_id
+    key = second_run.pk if kind == "run" else second_run.job_id
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(reverse(f"admin:django_dcron_{kind}_change", args=[key]))
     drawn = boxes(page)
     assert not any(one.overlaps(other) for one, other in combinations(drawn.values(), 2))
-    for name, after in FOLLOWERS.items():
+    for name, after in AFTER.items():
         for earlier in after:
             assert drawn[name].left > drawn[earlier].right, "a step is beside the one it follows"
     page.set_viewport_size({"width": PHONE, "height": 844})
     listed = boxes(page)
-    for name, after in FOLLOWERS.items():
+    for name, after in AFTER.items():
         for earlier in after:
             assert listed[name].top >= listed[earlier].bottom, "a step is below the one it follows"
     page.set_viewport_size({"width": 1280, "height": 900})

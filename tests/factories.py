@@ -1,4 +1,4 @@
-"""Create jobs and runs for tests. Jobs are saved through ``control.save``."""
+"""Create jobs, runs and nodes for tests. Jobs are saved through ``control.save``."""
 
 from datetime import timedelta
 from itertools import count, cycle
@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from django_dcron import control
 from django_dcron.db.now import database_now
-from django_dcron.models import Attempt, AuditEntry, Job, Run
+from django_dcron.models import Attempt, AuditEntry, Job, Node, Run
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 
 _numbers = count(1)
@@ -61,3 +61,24 @@ def make_run(job: Job, state: str = "pending", **fields: Any) -> Run:
             run=run, number=run.attempt, token=uuid4(), worker="w", started_at=now
         )
     return run
+
+
+def make_node(name: str = "node-a", age: timedelta = timedelta(), **fields: Any) -> Node:
+    """Create the row of a node that leads all shards and has run for an hour.
+
+    Its last heartbeat and its last tick were ``age`` ago.
+    """
+    seen = database_now("default") - age
+    given = {
+        "id": f"{name}-1",
+        "name": name,
+        "host": "web-1",
+        "pid": 7,
+        "version": "1",
+        "started_at": seen - timedelta(hours=1),
+        "heartbeat_at": seen,
+        "ticked_at": seen,
+        "shards": 64,
+        "shard_count": 64,
+    }
+    return Node.objects.create(**given | fields)

@@ -24,6 +24,7 @@ from django_dcron.diagnosis import tags
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from tests.admin.conftest import NOON, list_url, make_attempt, make_job, make_run
+from tests.factories import make_node
 
 Find = Callable[[str, str], list[Any]]
 
@@ -558,10 +559,7 @@ def test_attempt_list_states_search_limit(admin_client: Client) -> None:
 
 def test_nodes_are_filtered_by_state(find_rows: Find) -> None:
     for name, age in (("live", 0), ("expired", 3600)):
-        seen = database_now("default") - timedelta(seconds=age)
-        Node.objects.create(
-            id=name, name=name, host="h", pid=1, version="1", started_at=seen, heartbeat_at=seen
-        )
+        make_node(name, age=timedelta(seconds=age))
 
     for state in ("live", "expired"):
         assert [node.name for node in find_rows("node", f"state={state}")] == [state]

@@ -13,7 +13,6 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.html import strip_tags
-from django.utils.timezone import now
 
 from django_dcron.admin import RunAdmin
 from django_dcron.admin.lists import bounded, job_filter
@@ -31,6 +30,7 @@ from tests.admin.conftest import (
     make_run,
     run_url,
 )
+from tests.factories import make_node
 
 EVIL = "<script>alert(1)</script>"
 ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;"
@@ -422,20 +422,9 @@ def test_attempt_list_and_page_escape_texts(admin_client: Client, failed: Run) -
 
 
 def test_node_list_shows_state_and_hides_shards_of_dead_nodes(admin_client: Client) -> None:
-    def node(name: str, age: float, **values: object) -> Node:
-        seen = now() - timedelta(seconds=age)
-        known = {
-            "host": "web-1",
-            "pid": 7,
-            "version": "1",
-            "started_at": seen,
-            "heartbeat_at": seen,
-        }
-        return Node.objects.create(**{"id": name, "name": name, **known, **values})
-
-    node("alive", 0, shards=64, agenda=1234)
-    node("limping", 0, degraded=True, skew=timedelta(seconds=-90), ticked_at=now())
-    node("dead", 3600, shards=63, agenda=4321)
+    make_node("alive", agenda=1234)
+    make_node("limping", shards=0, degraded=True, skew=timedelta(seconds=-90))
+    dead = make_node("dead", age=timedelta(hours=1), shards=63, agenda=4321)
 
     page = admin_client.get(list_url("node")).content.decode()
 
@@ -450,10 +439,8 @@ def test_node_list_shows_state_and_hides_shards_of_dead_nodes(admin_client: Clie
     for led, stale in ((">64<", ">63<"), (">1234<", ">4321<")):
         assert led in page
         assert stale not in page
-    assert (
-        admin_client.get(reverse("admin:django_dcron_node_change", args=["dead"])).status_code
-        == 200
-    )
+    page_url = reverse("admin:django_dcron_node_change", args=[dead.pk])
+    assert admin_client.get(page_url).status_code == 200
 
 
 @pytest.mark.parametrize("model", [Run, Attempt, Node])

@@ -18,12 +18,11 @@ from django_dcron import control
 from django_dcron.admin import RunAdmin
 from django_dcron.admin.incidents import rerun_page
 from django_dcron.admin.incidents.trend import render_trend
-from django_dcron.conf import settings as dcron
 from django_dcron.db.now import database_now
 from django_dcron.jobs import queued_reruns
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import AUTO_PAUSED
-from django_dcron.models import Attempt, AuditEntry, Cursor, Incident, Job, Node, Run
+from django_dcron.models import Attempt, AuditEntry, Cursor, Incident, Job, Run
 from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING
 from django_dcron.policies.incidents import extended_trend
 from django_dcron.policies.lifecycle import Outcome, State
@@ -31,7 +30,7 @@ from django_dcron.runs import endings
 from django_dcron.runs.completion import Ending
 from django_dcron.runs.incidents import group_failed_attempts
 from tests.admin.conftest import StaffWith, job_url, list_url, run_url
-from tests.factories import make_idle_job, make_run
+from tests.factories import make_idle_job, make_node, make_run
 
 pytestmark = pytest.mark.django_db
 
@@ -482,18 +481,8 @@ def test_health_line_without_problems_links_to_the_last_failure(
     admin_client: Client, staff_with: StaffWith
 ) -> None:
     incident = make_incident(runs=1)
-    now = database_now("default")
-    Node.objects.create(
-        id="a-1",
-        name="a",
-        pid=1,
-        version="1",
-        started_at=now,
-        heartbeat_at=now,
-        ticked_at=now,
-        shard_count=dcron.SHARDS,
-    )
-    Cursor.objects.update(next_at=now + timedelta(minutes=30))
+    make_node()
+    Cursor.objects.update(next_at=database_now("default") + timedelta(minutes=30))
     url = reverse("admin:django_dcron_dashboard_changelist")
 
     (line,) = admin_client.get(url).context["health"]

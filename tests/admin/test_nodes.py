@@ -16,15 +16,10 @@ from django_dcron.diagnosis import workload
 from django_dcron.diagnosis.cluster import with_read_time
 from django_dcron.models import Node, Run
 from tests.admin.conftest import StaffWith, list_url, make_attempt, make_job, make_run, run_url
+from tests.factories import make_node
 
 QUERIES_OF_A_PAGE = 15
 SEES_ALL = ("view_node", "view_job", "view_run", "view_attempt")
-
-
-def make_node(name: str = "node-a", **values: Any) -> Node:
-    now = database_now("default")
-    known = {"host": "web-1", "pid": 7, "version": "1", "started_at": now, "heartbeat_at": now}
-    return Node.objects.create(**{"id": name, "name": name, **known, **values})
 
 
 def list_part_url(query: str = "") -> str:
@@ -55,9 +50,9 @@ def running(node: Node) -> Run:
 
 def test_state_names_the_problems_of_a_live_node(admin_client: Client, db: None) -> None:
     now = database_now("default")
-    calm = make_node("calm", ticked_at=now)
-    stalled = make_node("stalled", ticked_at=None, started_at=now - timedelta(days=1))
-    cut_off = make_node("cut off", ticked_at=now, degraded=True, broker_unreachable_since=now)
+    calm = make_node("calm")
+    stalled = make_node("stalled", ticked_at=None)
+    cut_off = make_node("cut off", degraded=True, broker_unreachable_since=now)
 
     def shown(node: Node) -> tuple[str, str]:
         found = node_state_badge(with_read_time(Node.objects.all()).get(pk=node.pk))
@@ -135,7 +130,7 @@ def test_node_list_claims_nothing_about_workers_that_no_node_asked(
 
 def test_state_of_an_expired_node_says_what_it_means(admin_client: Client, settings: Any) -> None:
     settings.DCRON_LEASE = timedelta(seconds=90)
-    node = make_node(heartbeat_at=database_now("default") - timedelta(minutes=10))
+    node = make_node(age=timedelta(minutes=10))
     for url in (list_url("node"), *page_urls(node)):
         assert "no heartbeat for longer than 1m 30s" in admin_client.get(url).content.decode()
     Node.objects.update(heartbeat_at=database_now("default"))
@@ -181,7 +176,7 @@ def test_runs_and_workers_need_permissions(
 def test_number_of_queries_is_constant(admin_client: Client, running: Run) -> None:
     def count() -> list[int]:
         counts = []
-        for url in (list_url("node"), list_part_url(), *page_urls(Node.objects.get(pk="node-a"))):
+        for url in (list_url("node"), list_part_url(), *page_urls(Node.objects.get(pk="node-a-1"))):
             admin_client.get(url)
             with CaptureQueriesContext(connection) as queries:
                 assert admin_client.get(url).status_code == 200

@@ -10,12 +10,12 @@ from playwright.sync_api import Page, Response, Route, expect
 from pytest_django import Settings
 
 from django_dcron import control
-from django_dcron.models import Attempt, Node
+from django_dcron.models import Attempt
 from django_dcron.policies.lifecycle import State
 from tests.browser.conftest import PHONE, Browse
 from tests.browser.pages import dcron_url
 from tests.browser.watch import Watch
-from tests.factories import make_idle_job, make_run
+from tests.factories import make_idle_job, make_node, make_run
 
 pytestmark = pytest.mark.browser
 
@@ -40,18 +40,7 @@ def fail(name: str) -> None:
 def test_freeze_is_shown_once(page: Page, settings: Settings) -> None:
     settings.DCRON_LEASE = timedelta(minutes=10)  # the node stays alive
     make_idle_job()
-    now = timezone.now()
-    Node.objects.create(
-        id="a-1",
-        name="a",
-        host="h",
-        pid=7,
-        started_at=now,
-        heartbeat_at=now,
-        ticked_at=now,
-        shards=64,
-        shard_count=64,
-    )
+    make_node()
     page.goto(dcron_url("dashboard_changelist"))
     health = page.locator(".dcron-health")
     expect(health).to_contain_text("Healthy")

@@ -30,7 +30,7 @@ from django_dcron.policies.health.facts import NamedCount, WaitingCount
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import SystemStatus, assess
 from django_dcron.targets.shadow import NOT_EXECUTED
-from tests.factories import make_idle_job, make_run
+from tests.factories import make_idle_job, make_node, make_run
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -54,20 +54,6 @@ def now() -> datetime:
 @pytest.fixture
 def job() -> Job:
     return make_idle_job(name="report")
-
-
-def make_node(name: str = "a", **values: Any) -> Node:
-    now = database_now("default")
-    known = {
-        "host": "h",
-        "pid": 7,
-        "version": "1",
-        "started_at": now - HOUR,
-        "shards": 64,
-        "shard_count": 64,
-    }
-    seen = {"heartbeat_at": now, "ticked_at": now}
-    return Node.objects.create(**{"id": f"{name}-1", "name": name} | known | seen | values)
 
 
 def make_started_run(job: Job, at: datetime, state: str = "succeeded", **fields: Any) -> Run:
@@ -103,7 +89,7 @@ def test_empty_system_is_healthy() -> None:
 
 def test_working_system_is_healthy(job: Job, now: datetime) -> None:
     make_node()
-    make_node("crashed", heartbeat_at=now - HOUR)
+    make_node("crashed", age=HOUR)
     make_started_run(job, now - MINUTE)
     make_queued_run(job, now)
     make_run(job)
@@ -128,7 +114,7 @@ def test_unserved_namespaces_are_listed(now: datetime) -> None:
     Node.objects.update(ticked_at=now - HOUR)
     facts = read_facts()
     assert (facts.stalled.names, facts.stalled_namespaces, facts.unserved.names) == (
-        ("a",),
+        ("node-a",),
         1,
         ("billing",),
     )

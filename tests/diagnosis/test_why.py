@@ -42,6 +42,7 @@ from django_dcron.policies.jitter import jitter_delay
 from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
 from tests import factories
 from tests.diagnosis.conftest import codes
+from tests.factories import make_node
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
@@ -703,12 +704,6 @@ def tomorrow(db: None) -> datetime:
     return (database_now("default") + DAY).replace(minute=0, second=0, microsecond=0)
 
 
-def make_node(age: timedelta = timedelta(), **fields: Any) -> None:
-    seen = database_now("default") - age
-    known = {"host": "h", "pid": 1, "version": "1", "started_at": seen, "heartbeat_at": seen}
-    Node.objects.create(**{"id": "n", "name": "n"} | known | fields)
-
-
 def test_future_occurrence_shows_due_time(tomorrow: datetime) -> None:
     job = make_job()
     make_node()
@@ -729,7 +724,7 @@ def test_future_occurrence_mentions_jitter_and_missing_nodes(tomorrow: datetime)
     due = tomorrow + jitter_delay(job.pk, tomorrow, job.jitter)
     assert codes(answer) == ["to_come_due_with_jitter", "no_live_node"]
     assert params(answer, "to_come_due_with_jitter") == {"due": f"{due:%Y-%m-%d %H:%M:%S} UTC"}
-    assert params(answer, "no_live_node")["node"] == "n"
+    assert params(answer, "no_live_node")["node"] == "node-a"
 
 
 def test_nodes_of_other_namespace_are_ignored(tomorrow: datetime) -> None:
@@ -1054,7 +1049,7 @@ def test_nodes_are_mentioned_only_with_permission(tomorrow: datetime) -> None:
 
     for at in (tomorrow, NOON, NOON + HOUR):
         shown = explain(job, at).sentences
-        assert (shown[-1].code, shown[-1].params["node"]) == ("no_live_node", "n")
+        assert (shown[-1].code, shown[-1].params["node"]) == ("no_live_node", "node-a")
         assert explain(job, at, show_nodes=False).sentences == shown[:-1]
 
 
@@ -1208,14 +1203,13 @@ def test_run_that_was_sent_says_since_when_its_queue_stands_still(
 
 
 def test_overdue_run_mentions_the_broker_only_if_no_node_reaches_it() -> None:
-    job, now = make_job(), database_now("default")
+    job = make_job()
     make_run(job, state="pending")
-    node = {"host": "a", "pid": 1, "version": "0", "started_at": now, "heartbeat_at": now}
-    Node.objects.create(id="a-1", name="a", broker_unreachable_since=now, **node)
+    make_node(broker_unreachable_since=database_now("default"))
     assert "no_broker" in [sentence.code for sentence in explain(job, NOON).sentences]
     hidden = explain(job, NOON, show_nodes=False).sentences
     assert "no_broker" not in [sentence.code for sentence in hidden]
-    Node.objects.create(id="b-1", name="b", **node)
+    make_node("b")
     assert "no_broker" not in [sentence.code for sentence in explain(job, NOON).sentences]
 
 

@@ -18,8 +18,8 @@ from django_dcron.dispatch.celery import CeleryDispatcher
 from django_dcron.dispatch.messages import NODE_HEADER
 from django_dcron.execution.beat_tasks import BeatTasks
 from django_dcron.execution.unknown_runs import UnknownRunLog, UnknownRuns
-from django_dcron.models import Node
 from tests.celery_app import app
+from tests.factories import make_node
 
 pytestmark = pytest.mark.django_db
 
@@ -79,10 +79,7 @@ def test_message_is_returned_a_limited_number_of_times(
 def test_message_of_a_deleted_run_is_dropped_quietly(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    now = database_now("default")
-    Node.objects.create(
-        id="n-1", name="n", host="h", pid=1, version="0", started_at=now, heartbeat_at=now
-    )
+    make_node("n")
     deliver({NODE_HEADER: "n-1"})
     assert (broker.headers, levels(caplog)) == ([], ["DEBUG"])
     with pytest.raises(tasks.ForeignRun):

@@ -41,7 +41,7 @@ from django_dcron.targets import cron
 from django_dcron.testing import set_clock
 from django_dcron.utils.bounded_text import OMISSION_MARK, BoundedText
 from tests.conftest import StartProcess
-from tests.factories import make_idle_job, make_job, make_run
+from tests.factories import make_idle_job, make_job, make_node, make_run
 from tests.management import calling
 from tests.waiting import TIMEOUT
 
@@ -282,10 +282,7 @@ def test_overdue_queued_run_means_worker_is_missing(settings: Settings) -> None:
     assert run_absence.find_absence(fresh, read_verdict()) is None, "a worker may still take it"
     pending = make_run(job)
     assert run_absence.find_absence(pending, read_verdict()) is Absence.NODE
-    now = database_now("default")
-    Node.objects.create(
-        id="a-1", name="a", host="a", pid=1, version="0", started_at=now, heartbeat_at=now
-    )
+    make_node()
     assert run_absence.find_absence(pending, read_verdict()) is None
 
 
@@ -1375,10 +1372,8 @@ def test_backfill_says_that_its_runs_execute_nothing(target: str, caution: str) 
 
 
 def test_backfill_warns_if_no_node_serves_the_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = database_now("default")
-    given = {"host": "web", "pid": 7, "version": "0.1", "started_at": now, "heartbeat_at": now}
     make_job(name="hourly", schedule="0 * * * *")
-    node = Node.objects.create(id="a-1", name="a", namespace="shop", **given)
+    node = make_node(namespace="shop")
     monkeypatch.setattr(backfill_command, "_wait", lambda *_given: {"succeeded": 3})
     assert "No node that serves the job" in call("backfill", "hourly", "3h", "now")[1]
     Node.objects.filter(pk=node.pk).update(namespace="default")
@@ -1418,12 +1413,9 @@ def test_job_whose_last_occurrence_is_claimed_ahead_is_not_resumed() -> None:
 
 def test_pending_run_without_reachable_broker_lacks_broker() -> None:
     run = make_run(make_idle_job(name="idle"))
-    now = database_now("default")
-    cut_off = {"started_at": now, "heartbeat_at": now, "broker_unreachable_since": now}
-    Node.objects.create(id="a-1", name="a", host="a", pid=1, version="0", **cut_off)
+    make_node(broker_unreachable_since=database_now("default"))
     assert run_absence.find_absence(run, read_verdict()) is Absence.BROKER
-    cut_off["broker_unreachable_since"] = None
-    Node.objects.create(id="b-1", name="b", host="b", pid=1, version="0", **cut_off)
+    make_node("b")
     assert run_absence.find_absence(run, read_verdict()) is None
 
 

@@ -6,13 +6,12 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from django_dcron import control
-from django_dcron.db.now import database_now
 from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.job_selection import schedule_with_zone
-from django_dcron.models import Cursor, Job, Node
+from django_dcron.models import Cursor, Job
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
-from tests.factories import make_idle_job, make_job, make_run
+from tests.factories import make_idle_job, make_job, make_node, make_run
 from tests.management.calling import call, table
 
 pytestmark = pytest.mark.django_db
@@ -214,8 +213,5 @@ def test_list_says_if_no_node_is_running(capsys: pytest.CaptureFixture[str]) -> 
     assert not warned()
     make_idle_job()
     assert warned()
-    now = database_now("default")
-    Node.objects.create(
-        id="a", name="a", host="h", pid=1, version="", started_at=now, heartbeat_at=now
-    )
+    make_node()
     assert not warned()

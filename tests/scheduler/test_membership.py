@@ -23,6 +23,7 @@ from django_dcron.scheduler import membership as module
 from django_dcron.scheduler.dead_nodes import server_node_name
 from django_dcron.scheduler.membership import Membership
 from tests import services
+from tests.factories import make_node
 from tests.logs import events, logged
 from tests.waiting import wait_until
 
@@ -323,17 +324,8 @@ def test_overlap_of_served_namespaces_is_logged(caplog: pytest.LogCaptureFixture
 
 
 def test_rows_of_dead_nodes_are_kept_for_a_day() -> None:
-    now = database_now("default")
-    for age in (timedelta(hours=23), timedelta(hours=25)):
-        Node.objects.create(
-            id=str(age),
-            name="x",
-            host="h",
-            pid=1,
-            version="0",
-            started_at=now,
-            heartbeat_at=now - age,
-        )
+    for name, hours in (("x", 23), ("y", 25)):
+        make_node(name, age=timedelta(hours=hours))
     node(FailingLock())
     assert sorted(Node.objects.values_list("name", flat=True)) == ["a", "x"]
 

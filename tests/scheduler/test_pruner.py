@@ -19,7 +19,7 @@ from django_dcron.models import Job, Node, Run
 from django_dcron.runs import retention
 from django_dcron.scheduler import pruner as module
 from django_dcron.scheduler.pruner import FIRST_AFTER, ROUND_EVERY, Pruner
-from tests.factories import make_idle_job, make_run
+from tests.factories import make_idle_job, make_node, make_run
 from tests.logs import events, logged
 
 pytestmark = pytest.mark.django_db
@@ -108,17 +108,8 @@ def test_only_led_shards_and_served_namespace_are_pruned(world: World, settings:
 def test_leader_of_shard_0_deletes_rows_of_nodes_that_died_a_day_ago(
     world: World, shards: frozenset[int], left: set[str]
 ) -> None:
-    now = database_now("default")
     for name, hours in (("recent", 23), ("old", 25)):
-        Node.objects.create(
-            id=name,
-            name=name,
-            host="h",
-            pid=1,
-            version="0",
-            started_at=now - timedelta(days=2),
-            heartbeat_at=now - timedelta(hours=hours),
-        )
+        make_node(name, age=timedelta(hours=hours))
     world.membership.shards = shards
     world.run()
     assert set(Node.objects.values_list("name", flat=True)) == left
@@ -228,15 +219,7 @@ def test_failing_signal_receiver_of_jobs_or_nodes_does_not_end_the_round(
 ) -> None:
     long_ago = database_now("default") - timedelta(days=2)
     Job.objects.filter(pk=make_idle_job().pk).update(deleted_at=long_ago)
-    Node.objects.create(
-        id="old",
-        name="old",
-        host="h",
-        pid=1,
-        version="0",
-        started_at=long_ago,
-        heartbeat_at=long_ago,
-    )
+    make_node("old", age=timedelta(days=2))
 
     def fails(**kwargs: Any) -> None:
         raise ZeroDivisionError("a bug in the project")

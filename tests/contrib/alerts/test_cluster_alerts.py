@@ -26,6 +26,7 @@ from django_dcron.policies.health.verdict import assess
 from django_dcron.scheduler.watchdog import Watchdog
 from tests.contrib.alerts.conftest import Service
 from tests.contrib.alerts.test_job_alerts import Leader
+from tests.factories import make_node
 from tests.logs import logged
 from tests.waiting import TIMEOUT, wait_until
 
@@ -36,19 +37,6 @@ pytestmark = pytest.mark.django_db
 def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the age of heartbeats constant, however long a test takes."""
     monkeypatch.setattr(clock, "fixed_at", database_now("default"))
-
-
-def make_node(name: str, silent_for: timedelta) -> Node:
-    now = database_now("default")
-    return Node.objects.create(
-        id=f"{name}-1",
-        name=name,
-        host="host",
-        pid=7,
-        version="1",
-        started_at=now,
-        heartbeat_at=now - silent_for,
-    )
 
 
 def check_twice_a_lease_apart(
@@ -69,7 +57,7 @@ def test_lost_node_is_reported_once(
 ) -> None:
     settings.DCRON_ALERTS = [{"on": "node_lost", "to": ["ops"]}]
     settings.DCRON_SITE_URL = "https://shop.example"
-    make_node("well", timedelta())
+    make_node("well")
     make_node("slow", dcron.LEASE)
     make_node("gone", timedelta(hours=1))
     for _ in range(2):
@@ -86,10 +74,9 @@ def test_lost_node_is_reported_once(
 )
 @pytest.mark.usefixtures("fixed_clock")
 def test_alert_about_a_lost_node_counts_the_nodes_that_take_over(namespace: str, text: str) -> None:
-    make_node("all", timedelta())
+    make_node("all")
     lost = make_node("gone", timedelta(hours=1))
-    make_node("sales", timedelta())
-    Node.objects.filter(name="sales").update(namespace="sales")
+    make_node("sales", namespace="sales")
     lost.namespace = namespace
     written = node_loss_message(lost).text
     assert callable(written)

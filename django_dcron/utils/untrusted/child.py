@@ -34,7 +34,7 @@ READERS = {
 READ, REFUSED, OBJECT, BROKEN = "read", "refused", "object", "broken"
 TIME, MEMORY, SIZE, DIED = "time", "memory", "size", "died"
 """The statuses of an answer: the value was read, or why it wasn't. ``REFUSED`` and ``OBJECT`` are
-those of ``plain.TextRefused``.
+those of ``value_json.TextRefused``.
 """
 CHUNK = 1024 * 1024
 

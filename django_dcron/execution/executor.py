@@ -101,7 +101,7 @@ def execute(
     token = uuid4()
     heartbeats = heartbeats or process_heartbeats()
     extra_rounds = heartbeats.extra_rounds
-    dropped = {"event": "dropped", "run": str(run_id), "attempt": attempt, "worker": worker}
+    extra = {"event": "dropped", "run": str(run_id), "attempt": attempt, "worker": worker}
     started = retry_until_available(
         lambda: _start_unless_locked(run_id, attempt, token, worker, heartbeats),
         f"start run {run_id}",
@@ -109,7 +109,7 @@ def execute(
         give_up_after=START_TIMEOUT,
     )
     if started is None:
-        logger.debug("delivery dropped: run=%s attempt=%d", run_id, attempt, extra=dropped)
+        logger.debug("delivery dropped: run=%s attempt=%d", run_id, attempt, extra=extra)
         return None
     reach_sync_point("start.done")
     if definition_id(started.run.job) != started.definition:
@@ -120,7 +120,7 @@ def execute(
             "delivery dropped: run=%s attempt=%d reason=the attempt was declared lost while this "
             "process was suspended"
         )
-        logger.warning(text, run_id, attempt, extra=dropped)
+        logger.warning(text, run_id, attempt, extra=extra)
         return None
     run = CurrentRun(
         started.run,
@@ -200,9 +200,9 @@ def _record_definition(started: _Started, using: str) -> None:
 def _confirm_not_lost(started: _Started, attempt: int, using: str) -> float | None:
     """Renew the attempt's heartbeat if this process may have been suspended since the start.
 
-    After more than ``DCRON_RUN_LEASE``, another attempt may run already. Returns a time at which
-    the heartbeat was fresh, in seconds of the monotonic clock, or None if the attempt was declared
-    lost.
+    If more than ``DCRON_RUN_LEASE`` has passed since the start, another attempt may run already.
+    Returns a time at which the heartbeat was fresh, in seconds of the monotonic clock, or None if
+    the attempt was declared lost.
     """
     queried_at = time.monotonic()
     if queried_at - started.queried_at < settings.RUN_LEASE.total_seconds():

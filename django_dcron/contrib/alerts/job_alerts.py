@@ -7,7 +7,7 @@ Invariants:
 - An ``AlertCheck`` has the counters of a job at its last check. Without one, they count as zeros.
 - The first check that finds a job creates an ``AlertCheck`` for each existing job.
 - Earlier events of jobs that exist at the first check aren't reported, except consecutive failures
-  that still last.
+  that still last. Those of a job that isn't enabled don't last.
 """
 
 from __future__ import annotations
@@ -80,7 +80,12 @@ def initialize(*, from_zero: bool) -> bool:
         statistics = getattr(job, "statistics", None)
         if statistics is not None and not from_zero:
             last_check.succeeded, last_check.missed = statistics.succeeded, statistics.missed
-            last_check.failed = statistics.failed - statistics.consecutive_failures
+            last_check.failed = statistics.failed
+            if job.enabled:
+                last_check.failed -= statistics.consecutive_failures
+            else:
+                last_check.consecutive_failures = statistics.consecutive_failures
+                last_check.auto_paused = _is_auto_paused(job)
         checks.append(last_check)
     AlertCheck.objects.using(using).bulk_create(
         checks, batch_size=BATCH_SIZE, ignore_conflicts=True
@@ -128,7 +133,7 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
         statistics.failed,
         statistics.missed,
         statistics.consecutive_failures,
-        _is_auto_paused(statistics),
+        _is_auto_paused(job),
     )
     failures = now.failed - before.failed
     found = read_failures(job, failures) if failures > 0 else ReportedFailures()
@@ -200,10 +205,9 @@ def _counts(row: AlertCheck) -> JobCounters:
     )
 
 
-def _is_auto_paused(statistics: Statistics) -> bool:
+def _is_auto_paused(job: Job) -> bool:
     """Return whether the job is auto-paused. The condition equals ``_AUTO_PAUSED``.
 
     It doesn't depend on runs that end after the pause, or on pauses by users.
     """
-    job = statistics.job
     return not job.enabled and job.pause_reason.startswith(AUTO_PAUSED)

@@ -348,6 +348,26 @@ def test_first_check_reports_only_ongoing_failure_streaks(
     assert service.subjects == ["[dcron] failing failed 2 times in a row"]
 
 
+def test_first_check_reports_no_jobs_that_are_not_enabled(
+    service: Service, settings: Settings
+) -> None:
+    settings.DCRON_ALERTS = [{"on": kind, "to": ["ops"]} for kind in ("failed", "paused")]
+    removed = make_idle_job(name="removed")
+    tripped = make_idle_job(name="tripped", pause_after_failures=1)
+    for job in (removed, tripped):
+        finish_run(job)
+    control.pause(removed, "no longer declared")
+    assert open_circuits(Job.objects.filter(pk=tripped.pk)) == 1
+    alerter = Alerter(Leader())
+    alerter.check_and_send()
+    assert service.received == []
+
+    control.resume(Job.objects.get(pk=removed.pk))
+    finish_run(removed)
+    alerter.check_and_send()
+    assert service.subjects == ["[dcron] removed failed"], "a later failure is reported"
+
+
 def test_events_of_a_shard_are_found_by_its_next_leader(
     service: Service, settings: Settings
 ) -> None:

@@ -7,13 +7,12 @@ Importing this module reads no setting, so ``override_settings`` works. Duration
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from django_dcron.utils.alert_channels import AlertChannels
 from django_dcron.utils.setting_kinds import (
     OptionalDuration,
     Setting,
@@ -52,32 +51,6 @@ def _is_shell_table(value: Mapping[Any, Any]) -> bool:
         # Otherwise, a job's arguments would choose the program.
         and argv[0] != ARGUMENTS_PLACEHOLDER
         for name, argv in value.items()
-    )
-
-
-CHANNEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,50}")
-
-
-def _are_channels(value: Mapping[Any, Any]) -> bool:
-    """Reject names that differ only in case: some databases treat them as equal."""
-    return len({str(name).lower() for name in value}) == len(value) and all(
-        isinstance(name, str) and CHANNEL_NAME.fullmatch(name) and _is_channel(channel)
-        for name, channel in value.items()
-    )
-
-
-def _is_channel(value: Any) -> bool:
-    if not isinstance(value, dict) or not value.keys() <= {"mail", "apprise", "every"}:
-        return False
-    every = value.get("every", timedelta())
-    addresses = [value[kind] for kind in ("mail", "apprise") if kind in value]
-    return (
-        isinstance(every, timedelta)
-        and every >= timedelta()
-        and len(addresses) == 1
-        and isinstance(addresses[0], (list, tuple))
-        and bool(addresses[0])
-        and all(isinstance(address, str) and address for address in addresses[0])
     )
 
 
@@ -185,16 +158,7 @@ class Settings:
     """The maximum number of characters of an attempt's result, as JSON."""
 
     # Alerts
-    ALERT_CHANNELS: Setting[Mapping[str, Mapping[str, Any]]] = Setting(
-        {},
-        dict,
-        allowed="a dict from name to channel. A name has at most 50 ASCII letters, digits "
-        'and characters of "_.-", and no two names differ only in case. A channel '
-        'is {"mail": [addresses]} or {"apprise": [URLs]}, optionally with "every": '
-        "a timedelta, the minimum interval between two messages",
-        valid=_are_channels,
-        is_secret=True,
-    )
+    ALERT_CHANNELS = AlertChannels()
     """The alert channels, by name."""
     ALERTS: Setting[Sequence[Mapping[str, Any]]] = Setting(
         (), (list, tuple), allowed="a list of rules", valid=lambda value: True

@@ -84,22 +84,7 @@ def test_correct_project_has_no_findings() -> None:
                 "mean 'thread'?"
             ),
         ),
-        ("DCRON_ALERT_CHANNELS", {"ops": "slack://x"}, "a dict from name to channel"),
-        (
-            "DCRON_ALERT_CHANNELS",
-            {"ops": {"mail": "ops@example.com"}},
-            "a dict from name to channel",
-        ),
-        (
-            "DCRON_ALERT_CHANNELS",
-            {"ops": {"mail": ["a@b.c"], "apprise": ["x://"]}},
-            "a dict from name to channel",
-        ),
-        (
-            "DCRON_ALERT_CHANNELS",
-            {"ops": {"mail": ["a@b.c"], "every": 60}},
-            "a dict from name to channel",
-        ),
+        ("DCRON_ALERT_CHANNELS", ["slack://x"], "a dict from name to channel"),
         ("DCRON_ALERTS", {"on": "failed"}, "a list of rules"),
         ("DCRON_SITE_URL", "shop.example", "a URL such as https://example.com"),
         ("DCRON_HEALTHCHECKS_URL", "file:///etc", "a URL such as https://hc-ping.com/PING-KEY"),
@@ -502,7 +487,10 @@ def test_w022_for_a_channel_that_needs_apprise(
     [
         ("slack://secret", ""),
         ("JSON://secret", ""),
+        ("https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ", ""),
         ("slakc://secret", "'slakc'"),
+        ("http://secret", "json://HOST/PATH"),
+        ("HTTPS://secret", "jsons://HOST/PATH"),
         ("secret", "no"),
     ],
 )
@@ -723,22 +711,72 @@ def test_e007_for_an_invalid_alert_rule(settings: Settings) -> None:
     assert "DCRON_ALERTS: rule 1: to is 'opps'" in message.msg
 
 
+@pytest.mark.parametrize(
+    ("channel", "expected"),
+    [
+        ("slack://x", ["channel 'ops' is of type str", "a dict such as"]),
+        ({"webhook": ["x"]}, ["channel 'ops'", "unknown key 'webhook'", "json://HOST/PATH"]),
+        ({"aprise": ["x"]}, ["channel 'ops'", "'aprise'", "Did you mean 'apprise'?"]),
+        ({}, ["channel 'ops'", 'neither "mail" nor "apprise"']),
+        ({"mail": ["a@b.c"], "apprise": ["x://"]}, ["channel 'ops'", 'both "mail" and "apprise"']),
+        ({"apprise": 8899}, ["channel 'ops'", '"apprise" is of type int', "a list of URLs"]),
+        ({"apprise": []}, ["channel 'ops'", '"apprise" is an empty list']),
+        ({"mail": ["a@b.c", 1]}, ["channel 'ops'", 'item 2 of "mail" is of type int']),
+        ({"mail": ""}, ["channel 'ops'", 'item 1 of "mail" is empty', "a list of addresses"]),
+        ({"mail": ["a@b.c"], "every": 60}, ["channel 'ops'", '"every" is 60', "timedelta("]),
+    ],
+)
+def test_e001_for_an_invalid_channel_names_the_channel_and_the_key(
+    settings: Settings, channel: Any, expected: list[str]
+) -> None:
+    settings.DCRON_ALERT_CHANNELS = {"mail": {"mail": ["a@b.c"]}, "ops": channel}
+    [message] = messages()
+    assert message.id == "django_dcron.E001"
+    assert message.msg.startswith("DCRON_ALERT_CHANNELS: ")
+    assert [text for text in expected if text not in message.msg] == []
+
+
+def test_channel_may_have_a_single_address_instead_of_a_list(settings: Settings) -> None:
+    settings.DCRON_ALERT_CHANNELS = {
+        "mail": {"mail": "ops@example.com", "every": timedelta()},
+        "hook": {"apprise": "json://localhost/hook"},
+    }
+    assert messages() == []
+    assert checks.check_alert_channels(None, databases=["default"]) == []
+    read = conf.settings.ALERT_CHANNELS
+    assert read["mail"] == {"mail": ["ops@example.com"], "every": timedelta()}
+    assert read["hook"] == {"apprise": ["json://localhost/hook"]}
+
+
 @pytest.mark.parametrize("names", [("ops", "Ops"), ("o p s",), ("störung",), ("x" * 51,), ("",)])
 def test_e001_for_invalid_or_ambiguous_channel_names(
     settings: Settings, names: tuple[str, ...]
 ) -> None:
     settings.DCRON_ALERT_CHANNELS = {name: {"mail": ["ops@example.com"]} for name in names}
-    assert ids() == ["django_dcron.E001"]
+    [message] = messages()
+    assert message.id == "django_dcron.E001"
+    assert all(repr(name) in message.msg for name in names)
 
 
-def test_no_message_contains_a_secret(settings: Settings) -> None:
-    settings.DCRON_ALERT_CHANNELS = {"ops": {"apprise": "slack://hunter2/"}}
+@pytest.mark.parametrize(
+    "channels",
+    [
+        ["slack://hunter2/"],
+        {"ops": "slack://hunter2/"},
+        {"ops": {"slack://hunter2/": "x"}},
+        {"slack://hunter2/": {}},
+        {"ops": {"apprise": ["slack://hunter2/", {"url": "slack://hunter2/"}]}},
+        {"ops": {"apprise": {"slack://hunter2/"}}},
+        {"ops": {"mail": ["a@b.c"], "every": "slack://hunter2/"}},
+    ],
+)
+def test_no_message_contains_a_secret(settings: Settings, channels: Any) -> None:
+    settings.DCRON_ALERT_CHANNELS = channels
     settings.DCRON_HEALTHCHECKS_URL = "hc-ping.com/hunter2"
     settings.DCRON_METRICS_TOKEN = ["hunter2"]
     reported = messages()
     assert [message.id for message in reported] == ["django_dcron.E001"] * 3
     assert "hunter2" not in str(reported)
-    assert "DCRON_ALERT_CHANNELS is an invalid dict. " in str(reported)
 
 
 def test_e008_for_check_ins_without_a_url(settings: Settings) -> None:

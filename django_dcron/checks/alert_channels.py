@@ -35,16 +35,25 @@ def _unsupported_schemes() -> Iterator[CheckMessage]:
         return
     from apprise.plugins import N_MGR
 
+    services: Any = N_MGR  # it has no type annotations
     for name, url in urls:
         scheme, separator, _secrets = url.partition("://")
-        if separator and scheme.lower() in N_MGR:
+        if separator and (
+            scheme.lower() in services
+            # Apprise also accepts the web addresses that some services give to their users.
+            or any(service.parse_native_url(url) for service in services.plugins())
+        ):
             continue
         # Without a separator, the text may be a secret.
         problem = f"apprise doesn't support the scheme {scheme!r}" if separator else "no scheme"
         yield Warning(
             f"DCRON_ALERT_CHANNELS: a URL of {name!r} isn't supported ({problem}), so its alerts "
             "aren't sent.",
-            hint="Correct the URL, such as slack://... A custom service must be registered when "
-            "Django starts.",
+            hint=(
+                "For a webhook, write json://HOST/PATH, or jsons://HOST/PATH for HTTPS."
+                if scheme.lower() in ("http", "https")
+                else "Correct the URL, such as slack://... A custom service must be registered "
+                "when Django starts."
+            ),
             id="django_dcron.W025",
         )

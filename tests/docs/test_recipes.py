@@ -1,9 +1,12 @@
 """The recipes in the docs declare the presets of the admin."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.sessions.models import Session
+from django.utils import timezone
 from pytest_django import Settings
 
 from django_dcron import targets
@@ -13,7 +16,8 @@ from tests.docs.test_documents import ROOT
 
 TEXT = (ROOT / "docs" / "how-to" / "recipes.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-RECIPES, COMMANDS = BLOCKS[: len(PRESETS)], BLOCKS[len(PRESETS) :]
+RECIPES = BLOCKS[: len(PRESETS)]
+FUNCTION, COMMAND = BLOCKS[len(PRESETS) :]
 
 
 @pytest.mark.parametrize(("name", "block"), list(zip(PRESETS, RECIPES, strict=True)))
@@ -32,12 +36,27 @@ def test_recipe_declares_the_fields_of_its_preset(name: str, block: str) -> None
 
 
 @pytest.mark.django_db
-def test_recipe_of_commands_saves_jobs(settings: Settings) -> None:
+def test_recipe_of_a_function_runs_the_management_command() -> None:
+    expired = timezone.now() - timedelta(days=1)
+    Session.objects.create(session_key="old", session_data="", expire_date=expired)
+    names: dict[str, Any] = {"__name__": "recipes"}
+    with targets.isolated_registry():
+        exec(compile(FUNCTION, "recipes.md", "exec"), names)  # noqa: S102
+        [declared] = targets.declarations()
+    assert declared.name == "sessions"
+    names["sessions"]()
+    assert not Session.objects.exists()
+
+
+@pytest.mark.django_db
+def test_recipe_of_commands_saves_jobs_at_each_deploy(settings: Settings) -> None:
     settings.DCRON_SHELL = {"backup": ["pg_dump", "shop"]}
     settings.DCRON_COMMANDS = ["clearsessions"]
-    [block] = COMMANDS
-    exec(compile(block, "recipes.md", "exec"), {})  # noqa: S102
-    assert set(Job.objects.values_list("target", flat=True)) == {
-        "shell:backup",
+    names: dict[str, Any] = {"__name__": "recipes"}
+    exec(compile(COMMAND, "recipes.md", "exec"), names)  # noqa: S102
+    for _deploy in range(2):
+        names["Command"]().handle()
+    assert sorted(Job.objects.values_list("target", flat=True)) == [
         "command:clearsessions",
-    }
+        "shell:backup",
+    ]

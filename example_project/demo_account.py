@@ -21,7 +21,7 @@ from django.utils import timezone
 from django_dcron.conf import settings as dcron
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.run import RunQuerySet
-from django_dcron.policies.lifecycle import State
+from django_dcron.policies.lifecycle import State, Trigger
 from shop.models import Execution, Order, Product, Pulse
 
 FAILING = frozenset({"import-prices"})
@@ -102,7 +102,10 @@ class Account:
 
     def verdict(self) -> str:
         """Return the summary of a demo without problems."""
-        summary = "Every due occurrence ran exactly once."
+        summary = "Every due occurrence ran exactly once"
+        if left := sum(job.left for job in self.jobs):
+            summary += f", except {left} in the last second, which the next node would run"
+        summary += "."
         if waiting := sum(job.waiting for job in self.jobs):
             summary += f" Runs that wait for their next attempt: {waiting}."
         return summary
@@ -112,7 +115,7 @@ class Account:
     def text(self) -> str:
         seconds = (self.closed_at - self.opened_at).total_seconds()
         lines = [
-            f"All runs of the {seconds:.0f} s in which the shop was open:",
+            f"Occurrences of the {seconds:.0f} s in which the shop was open, and their runs:",
             "",
             *self._table(),
             "",
@@ -130,6 +133,7 @@ class Account:
             "retried",
             "delay p50",
             "delay p99",
+            "manual",
         ]
         rows = [[job.name, job.schedule, *job.cells(states)] for job in self.jobs]
         rows.append(["all", "", *self._totals(states)])
@@ -142,6 +146,13 @@ class Account:
             yield "          (*: counted from the latest change of the job)"
         yield "delay     time from due to the start on a worker, of each run's latest attempt"
         yield f"          (time from due to dispatch: {self._dispatch_delay()})"
+        yield "manual    runs that a person started; the other columns don't count them"
+        counted = sum(len(job.runs) + len(job.manual) for job in self.jobs)
+        if earlier := self.runs().count() - counted:
+            yield (
+                "earlier   runs from before the shop was open, or before the latest change of a "
+                f"job; not in this table: {earlier}"
+            )
         if self._any(State.PENDING):
             yield (
                 "pending   runs whose attempt failed; the next attempt would follow if the demo "
@@ -149,21 +160,22 @@ class Account:
             )
 
     def _dispatch_delay(self) -> str:
-        late = start_delays(self.runs(), "queued_at")
+        late = start_delays([run for job in self.jobs for run in job.runs], "queued_at")
         return (
             f"p50 {ms(late, 50)}, p99 {ms(late, 99)} of {len(late)} runs; the others started "
             "before their dispatch was recorded"
         )
 
     def _totals(self, states: Sequence[State]) -> list[str]:
-        late = start_delays(self.runs(), "started_at")
+        late = start_delays([run for job in self.jobs for run in job.runs], "started_at")
         numbers = [
             sum(len(job.due) for job in self.jobs),
             *(sum(job.states[state] for job in self.jobs) for state in states),
             sum(job.attempts for job in self.jobs),
             sum(job.retried for job in self.jobs),
         ]
-        return [*map(str, numbers), ms(late, 50), ms(late, 99)]
+        manual = sum(len(job.manual) for job in self.jobs)
+        return [*map(str, numbers), ms(late, 50), ms(late, 99), str(manual)]
 
     def _any(self, state: State) -> bool:
         return any(job.states[state] for job in self.jobs)
@@ -212,10 +224,10 @@ def duplicated(rows: Any, *fields: str) -> Any:
     return rows.order_by().values(*fields).annotate(rows=Count("pk")).filter(rows__gt=1)
 
 
-def start_delays(runs: RunQuerySet, moment: str) -> list[float]:
+def start_delays(runs: Iterable[Run], moment: str) -> list[float]:
     """Return the milliseconds from due until `moment`, ascending."""
-    pairs = runs.filter(**{f"{moment}__isnull": False}).values_list("due_at", moment)
-    return sorted((at - due).total_seconds() * 1000 for due, at in pairs)
+    pairs = ((run.due_at, getattr(run, moment)) for run in runs)
+    return sorted((at - due).total_seconds() * 1000 for due, at in pairs if at is not None)
 
 
 def ms(values: Sequence[float], percent: int) -> str:
@@ -244,37 +256,57 @@ class JobAccount:
     def __init__(self, job: Job, account: Account) -> None:
         self.name = job.name
         self.schedule = job.schedule
-        runs = account.runs().filter(job=job)
-        self.runs = list(runs)
-        self.states = Counter(State(run.state) for run in self.runs)
-        self.attempts = Attempt.objects.filter(run__in=runs).count()
-        self.waiting = sum(run.state == State.PENDING and run.attempt > 1 for run in self.runs)
-        self.retried = sum(run.attempt > 1 for run in self.runs)
-        self.late = start_delays(runs, "started_at")
         since, until, phase = account.opened_at, account.closed_at, account.phases.get(job.name)
         self.changed = account.definitions.get(job.name) != definition(job)
         if self.changed:  # by a person, while the demo ran
-            since, phase = (
-                max(job.updated_at + SETTLING, job.starts_at or since),
-                job.cursor.next_at,
-            )
+            since, phase = job.updated_at + SETTLING, job.cursor.next_at
+            if job.starts_at is not None:  # an occurrence at this instant counts
+                since = max(since, job.starts_at - timedelta(microseconds=1))
             until = min(until, job.ends_at or until)
         self.due = list(occurrences(job, since, until, phase)) if is_on(job) else []
         self.closing_at = account.closed_at - CLOSING
+        runs = account.runs().filter(job=job, scheduled_at__gte=since)
+        self.runs = list(runs.filter(trigger=Trigger.SCHEDULE))
+        """The runs of the schedule in the time that `due` covers."""
+        self.manual = list(
+            account.runs()
+            .filter(job=job, scheduled_at__gte=account.opened_at)
+            .exclude(trigger=Trigger.SCHEDULE)
+        )
+        self.states = Counter(State(run.state) for run in self.runs)
+        self.attempts = Attempt.objects.filter(run__in=self.runs).count()
+        self.waiting = sum(run.state == State.PENDING and run.attempt > 1 for run in self.runs)
+        self.retried = sum(run.attempt > 1 for run in self.runs)
+        self.late = start_delays(self.runs, "started_at")
+
+    @property
+    def left(self) -> int:
+        """How many due occurrences haven't run. `problems` reports those before `closing_at`."""
+        runs = {run.scheduled_at: run for run in self.runs}
+        return sum(not has_run(runs.get(at)) for at in self.due)
 
     def problems(self) -> Iterator[str]:
         runs = {run.scheduled_at: run for run in self.runs}
         for at in self.due:
-            run = runs.get(at)
+            run = runs.pop(at, None)
             if run is None or run.state == State.MISSED:
                 if at <= self.closing_at:
                     yield f"{self.name} was due at {at:%H:%M:%S} UTC but didn't run."
-            elif run.state == State.FAILED and self.name not in FAILING:
-                yield f"{self.name} failed at {at:%H:%M:%S} UTC: {run.reason}"
-            elif not run.is_final and run.attempt == 1 and at <= self.closing_at:
+            elif not has_run(run) and at <= self.closing_at:
                 yield f"{self.name} was due at {at:%H:%M:%S} UTC and is still {run.state}."
+        for at in runs:
+            yield f"{self.name} has a run at {at:%H:%M:%S} UTC but wasn't due."
+        for run in (*self.runs, *self.manual):
+            if run.state == State.FAILED and self.name not in FAILING:
+                yield f"{self.name} failed at {run.scheduled_at:%H:%M:%S} UTC: {run.reason}"
 
     def cells(self, states: Sequence[State]) -> list[str]:
         due = f"{len(self.due)}{'*' if self.changed else ''}"
         numbers = [*(self.states[state] for state in states), self.attempts, self.retried]
-        return [due, *map(str, numbers), ms(self.late, 50), ms(self.late, 99)]
+        delays = [ms(self.late, 50), ms(self.late, 99)]
+        return [due, *map(str, numbers), *delays, str(len(self.manual))]
+
+
+def has_run(run: Run | None) -> bool:
+    """Return whether the first attempt of `run` has ended, or its policy decided against it."""
+    return run is not None and run.state != State.MISSED and (bool(run.is_final) or run.attempt > 1)

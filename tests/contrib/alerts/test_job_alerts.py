@@ -357,7 +357,7 @@ def test_first_check_reports_no_jobs_that_are_not_enabled(
     for job in (removed, tripped):
         finish_run(job)
     control.pause(removed, "no longer declared")
-    assert open_circuits(Job.objects.filter(pk=tripped.pk)) == 1
+    assert pause_failing_jobs(Job.objects.filter(pk=tripped.pk)) == 1
     alerter = Alerter(Leader())
     alerter.check_and_send()
     assert service.received == []

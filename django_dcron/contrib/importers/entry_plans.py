@@ -123,11 +123,17 @@ def awaits_handover(job: Job) -> bool:
 def store_origin(
     job: Job, matched: EntryMatch, options: ComparisonOptions, base: Mapping[str, Any]
 ) -> None:
-    """Store the origin and the values of the source."""
+    """Store the origin and the values of the source.
+
+    ``as`` is the name that the job would have without a rename here, and without a rename there
+    that the import hasn't followed.
+    """
     job.import_source, job.import_key = stored_source(options.source), stored_key(matched.entry)
     name = job.name
     if matched.job is not None and matched.job.name == name:  # a person may have renamed it
-        name = (matched.job.imported or {}).get("as", name)
+        known = matched.job.imported or {}
+        renamed_there = matched.source_name != known.get("name", matched.source_name)
+        name = matched.proposed if renamed_there else known.get("as", name)
     job.imported = {"name": matched.source_name, "as": name, "values": dict(sorted(base.items()))}
 
 

@@ -144,7 +144,16 @@ def test_entry_renamed_in_the_source_is_not_imported_twice() -> None:
         [],
     )
     assert Job.objects.get().name == "a"
-    assert kinds(plan(entry("b", "1"))) == [ImportOutcome.SAME]
+
+
+def test_name_that_was_kept_can_be_overwritten_later() -> None:
+    import_entries(entry("a", "1"))
+    import_entries(entry("b", "1"))
+    (repeated,) = import_entries(entry("b", "1"))
+    assert (repeated.outcome, repeated.kept) == (ImportOutcome.KEPT, {"name": ("a", "b")})
+    import_entries(entry("b", "1"), overwrite=["name"])
+    assert Job.objects.get().name == "b"
+    assert kinds(plan(entry("b", "1"), overwrite=["name"])) == [ImportOutcome.SAME]
 
 
 def test_name_reused_by_another_entry_gets_its_definition() -> None:
@@ -316,6 +325,19 @@ def test_field_set_to_the_source_value_follows_the_source_again() -> None:
     assert kinds(import_entries(entry(schedule="@weekly"))) == [ImportOutcome.SAME]
     import_entries(entry(schedule="@hourly"))
     assert Job.objects.get().schedule == "@hourly"
+
+
+def test_fields_that_were_kept_can_be_overwritten_later() -> None:
+    import_entries(entry(priority=1))
+    edit(schedule="@weekly", priority=3)
+    control.pause(Job.objects.get(), "ask Ann")
+    kept = {"schedule": ("@weekly", "@hourly"), "priority": (3, 2), "enabled": (False, True)}
+    for _ in range(2):
+        (imported,) = import_entries(entry(schedule="@hourly", priority=2))
+        assert (imported.changes, imported.kept) == ({}, kept)
+    import_entries(entry(schedule="@hourly", priority=2), overwrite=[*kept])
+    job = Job.objects.get()
+    assert (job.schedule, job.priority, job.enabled) == ("@hourly", 2, True)
 
 
 def test_pause_by_a_user_is_not_ended() -> None:

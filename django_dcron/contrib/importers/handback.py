@@ -7,6 +7,8 @@ Invariants:
 - If one job fails, the others are still handed back.
 - The pause creates runs for occurrences that were due and that no node has claimed, because no node
   is running. The source runs these occurrences, so the runs end as missed in the same transaction.
+- An enabled job whose entry is disabled in the source can't be handed back, because then neither
+  scheduler would run it. It stays enabled.
 - Repeating the handback is safe. The source's last run isn't moved back.
 """
 
@@ -53,6 +55,12 @@ LEFT_TO_SOURCE = "handed back before a node claimed it; {} runs it"
 
 SHOWN_IF_EDITED = ("target", "schedule", "timezone", "args", "kwargs", "queue")
 """The fields whose edits here are reported, because the source runs its entry without them."""
+
+DISABLED_THERE = (
+    "is disabled in {}, so neither scheduler would run it; enable its entry there or pause the job "
+    "here"
+)
+"""Why a job can't be handed back. The next handover wouldn't enable it, either."""
 
 
 class HandbackSource(Protocol):
@@ -113,13 +121,17 @@ def plan_handback(source: str) -> HandbackPlan:
 
 
 def _handback_of(job: Job, entry: SourceEntry | None) -> Handback:
-    if entry is None or "schedule" not in entry.values:
-        return Handback(job, None if entry is None else entry.key)
+    if entry is None:
+        return Handback(job, None)
+    orphaned = job.enabled and not entry.is_enabled
+    error = DISABLED_THERE.format(job.import_source) if orphaned else ""
+    if "schedule" not in entry.values:
+        return Handback(job, entry.key, error=error)
     schedule = parse_schedule(entry.values["schedule"], entry.values["timezone"])
     names = [name for name in SHOWN_IF_EDITED if name in entry.values]
     values = {name: entry.values[name] for name in names}
     edited = differing_values(job, with_values(job, values, DEFAULT_OPTIONS), names)
-    return Handback(job, entry.key, schedule, edited)
+    return Handback(job, entry.key, schedule, edited, error)
 
 
 def hand_back_all(
@@ -137,11 +149,11 @@ def _hand_back_or_halve(
     batch: Sequence[Handback], source: HandbackSource, using: str
 ) -> list[Handback]:
     """Hand a batch back. If a job makes it fail, try smaller batches, down to this job."""
-    with_entries = [each for each in batch if each.key is not None]
-    if not with_entries:
+    possible = [each for each in batch if each.key is not None and not each.error]
+    if not possible:
         return [*batch]
     try:
-        despite_contention(partial(_hand_back_batch, with_entries, source, using), using)
+        despite_contention(partial(_hand_back_batch, possible, source, using), using)
     except _EntriesMissing as error:
         left = [replace(each, key=None) if each.key in error.keys else each for each in batch]
         return _hand_back_or_halve(left, source, using)

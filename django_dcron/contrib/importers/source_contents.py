@@ -172,7 +172,9 @@ def translate_entry(
             key=key,
         )
     except EntryOmitted as error:
-        return SourceEntry(origin, name, omitted=str(error), suffix=suffix, key=key)
+        return SourceEntry(
+            origin, name, omitted=str(error), disabled=disabled, suffix=suffix, key=key
+        )
     except DatabaseError:
         raise
     except Exception as error:

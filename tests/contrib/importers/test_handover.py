@@ -434,6 +434,45 @@ def test_job_whose_row_was_deleted_stays_enabled() -> None:
     assert enabled_jobs() == ["a"]
 
 
+@pytest.mark.parametrize("is_one_off", [False, True])
+def test_job_whose_row_is_disabled_is_not_handed_back(is_one_off: bool) -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    for name in ("a", "b", "off"):
+        crontab_row(name, **twelve_hours_from_now())
+    call("import", SOURCE, "--apply")
+    disabled = PeriodicTask.objects.filter(name__in=["b", "off"])
+    disabled.update(enabled=False, one_off=is_one_off)
+    control.pause(Job.objects.get(name="off"), "ask Ann")
+    assert enabled_jobs() == ["a", "b"]
+
+    preview = call("handover", SOURCE, "--back")
+    failed = [line for line in preview.out.splitlines() if line.startswith("failed")]
+    assert (preview.code, [line.split()[1] for line in failed]) == (1, ["b"])
+    for _repetition in range(2):
+        assert hand_back() == (1, {"jobs": ["a"], "failed": ["b"]})
+        assert enabled_jobs() == ["b"]
+
+
+def test_job_that_was_resumed_here_runs_through_a_whole_cycle() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    for name in ("a", "b"):
+        crontab_row(name, **twelve_hours_from_now())
+    row = PeriodicTask.objects.filter(name="b")
+    row.update(enabled=False)
+    call("import", SOURCE, "--apply")
+    control.resume(Job.objects.get(name="b"))
+    assert hand_back() == (1, {"jobs": ["a"], "failed": ["b"]})
+    assert call("handover", SOURCE, "--apply").code == 0
+    assert enabled_jobs() == ["a", "b"]
+
+    row.update(enabled=True)
+    assert hand_back() == (0, {"jobs": ["a", "b"]})
+    assert call("handover", SOURCE, "--apply").code == 0
+    assert enabled_jobs() == ["a", "b"]
+
+
 def test_job_whose_row_is_deleted_during_the_handover_stays_enabled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

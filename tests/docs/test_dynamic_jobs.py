@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models.signals import post_delete, post_save
 from django.test import Client
+from pytest_django import Settings
 
 from django_dcron import control, targets
 from django_dcron.db.now import database_now
@@ -182,8 +184,12 @@ def test_every_block_is_executed() -> None:
     assert len(BLOCKS) == 11
 
 
-def test_schedules_and_calls_of_the_table_are_valid(shop: dict[str, Any]) -> None:
-    table = PAGE.split("## From RedBeat")[1]
+@pytest.mark.parametrize("source", ["django-celery-beat", "RedBeat"])
+def test_values_and_calls_of_the_tables_are_valid(
+    shop: dict[str, Any], settings: Settings, source: str
+) -> None:
+    settings.DCRON_QUEUES = ["sync"]
+    table = PAGE.partition(f"\n## From {source}\n")[2].partition("\n## ")[0]
     names: dict[str, Any] = {
         "control": control,
         "Job": Job,
@@ -193,16 +199,25 @@ def test_schedules_and_calls_of_the_table_are_valid(shop: dict[str, Any]) -> Non
         "args": [],
         "kwargs": {"tenant_id": 1},
         "reason": "unpaid",
+        "at": database_now("default") + timedelta(hours=1),
+        "start": database_now("default"),
+        "end": database_now("default") + timedelta(days=9),
     }
     cells = re.findall(r"^\| `.*?` .*?\| (`.*) \|$", table, re.MULTILINE)
     texts = [text for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
     create, *rest = (text for text in texts if text.startswith(("control.", "Job.")))
-    names["job"], _created = eval(create, names)  # noqa: S307
-    for text in sorted(rest, key=lambda text: "delete" in text):
-        eval(text, names)  # noqa: S307
+    names["job"], _created = eval(create, names)  # noqa: S307 (our own document)
+    values = [text for text in texts if re.match(r"\w+=", text)]
+    for text in (*rest, *(f"control.update_or_create(name, {value})" for value in values)):
+        if "delete" not in text:
+            eval(text, names)  # noqa: S307
+    (delete,) = (text for text in rest if "delete" in text)
+    eval(delete, names | {"job": Job.objects.get()})  # noqa: S307
     assert not Job.objects.exists()
-    for schedule in (eval(text) for text in texts if text.startswith('"')):  # noqa: S307
+    schedules = [eval(text, names) for text in texts if re.match('f?"', text)]  # noqa: S307
+    for schedule in schedules:
         control.update_or_create(
             "sync", target="shop.tasks.sync_tenant", kwargs={"tenant_id": 1}, schedule=schedule
         )
-    assert Job.objects.get().schedule.startswith("@rrule")
+    assert len(schedules) == 3
+    assert Job.objects.get().schedule == schedules[-1]

@@ -55,6 +55,14 @@ from django_dcron.utils.json_values import same_json
 NAMED = 3
 """The maximum number of jobs that a repeated warning names, besides the first job."""
 
+NOT_IMPORTED = (
+    ImportOutcome.DELETED,
+    ImportOutcome.OMITTED,
+    ImportOutcome.CONFLICT,
+    ImportOutcome.REFUSED,
+)
+"""The outcomes of entries that aren't imported. The output shows these entries last."""
+
 SHOWN_ANYWAY = {"namespace", "name", "schedule", "timezone", "target", "description", *PAUSE}
 """Fields that the line of a new job shows in another form, or that are too long for it."""
 
@@ -75,7 +83,7 @@ def show_entry_plans(
     applied: bool,
     source_stopped: bool = False,
 ) -> list[EntryPlan]:
-    """Show each of ``results`` as soon as it is made or applied.
+    """Show each of ``results`` as soon as it is made or applied, and those not imported last.
 
     ``compared`` are all plans before they are applied. Unless the source is stopped, its scheduler
     also runs the jobs that start here.
@@ -87,7 +95,7 @@ def show_entry_plans(
     with ProgressBar(out) as bar:
         for plan in results:
             plans.append(plan)
-            if plan.outcome is not ImportOutcome.SAME:
+            if plan.outcome not in (ImportOutcome.SAME, *NOT_IMPORTED):
                 _show_plan(bar, plan, applied=applied)
             warnings = _warnings_to_show(plan)
             _show_warnings(bar, plan, warnings, warned)
@@ -113,6 +121,10 @@ def show_entry_plans(
         out.line(f"! {_will_run_here(starting, applied=applied)}. {advice}", WARNING)
     if runs_in_workers(contents.source):
         _show_misfire_policy(out, plans)
+    for outcome in NOT_IMPORTED:
+        for plan in plans:
+            if plan.outcome is outcome:
+                _show_plan(out, plan, applied=applied)
     message = format_counts((plan.outcome for plan in plans), applied=applied)
     out.line(f"{message or 'Nothing to import'}.")
     return plans
@@ -157,7 +169,7 @@ def _will_run_here(jobs: int, *, applied: bool) -> str:
     return f"{number_of(jobs, 'job')} will run here after --apply"
 
 
-def _show_plan(out: ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
+def _show_plan(out: Output | ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
     verb = verb_of(plan.outcome, applied=applied)
     details = list(plan.reasons)
     if plan.outcome is ImportOutcome.CREATE and plan.job is not None:
@@ -169,11 +181,7 @@ def _show_plan(out: ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
         )
     else:
         details += _change_texts(plan.changes)
-    if plan.entry.origin not in (plan.name, str(plan)) and plan.outcome in (
-        *PROBLEMS,
-        ImportOutcome.OMITTED,
-        ImportOutcome.DELETED,
-    ):
+    if plan.entry.origin not in (plan.name, str(plan)) and plan.outcome in NOT_IMPORTED:
         details = [f"({plan.entry.origin}) {detail}" for detail in details]
     for detail in details:
         out.line(f"{verb} {plan} {detail}", STYLES.get(plan.outcome, ""))

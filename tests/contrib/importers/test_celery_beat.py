@@ -30,7 +30,7 @@ from tests import depth
 from tests.celery_app import app
 from tests.contrib.importers.beat_rows import clocked
 from tests.contrib.importers.conftest import Install
-from tests.factories import make_run
+from tests.factories import make_job, make_run
 from tests.management.calling import call
 
 pytestmark = [pytest.mark.django_db, pytest.mark.celery_beat]
@@ -64,6 +64,28 @@ def row(name: str = "a", **fields: Any) -> Any:
 
 def found(name: str = "a", now: datetime = NOW) -> SourceEntry:
     return next(each for each in celery_beat.read(now).entries if each.name == name)
+
+
+@pytest.mark.parametrize(
+    "command", [("import",), ("import", "--apply"), ("handover",), ("handover", "--apply")]
+)
+def test_rows_that_are_not_imported_are_listed_above_the_totals(command: tuple[str, ...]) -> None:
+    every_minute = crontab("UTC")
+    row("a", **every_minute, task="tests.app.tasks.unknown")
+    row("b", **every_minute, headers=json.dumps({"tenant": 1}))
+    row("c", **every_minute, task="celery.backend_cleanup")
+    row("d", **every_minute)
+    make_job(name="d", schedule="@daily", target="tests.app.tasks.echo")
+    row("e", **every_minute)
+    lines = call(command[0], "django-celery-beat", *command[1:]).out.splitlines()
+    (totals,) = (number for number, line in enumerate(lines) if line.endswith("1 refused."))
+    assert [line[:9] for line in lines[totals - 4 : totals]] == [
+        "omitted c",
+        "conflict ",  # with the reason
+        "conflict ",  # with the schedules
+        "refused a",
+    ]
+    assert sum(line.startswith(("omitted", "conflict", "refused")) for line in lines) == 4
 
 
 def test_row_with_all_options_is_imported() -> None:

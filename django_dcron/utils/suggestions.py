@@ -15,6 +15,8 @@ MARGIN = 0.05
 LONGEST = 80
 """The number of characters that are compared, to limit the time."""
 SHORTEST_PART = 3
+PART_MARKS = "./:-"
+"""The characters that separate the parts of a name."""
 
 
 def similar_names(
@@ -23,7 +25,7 @@ def similar_names(
     """Return the known names that ``name`` may mean, the likeliest first.
 
     A known name also counts as similar if it begins with ``name``, or if ``name`` is its last part:
-    ``Berlin`` suggests ``Europe/Berlin``.
+    ``Berlin`` suggests ``Europe/Berlin``, and ``beat`` suggests ``django-celery-beat``.
     """
     word = name[:LONGEST].casefold()
     matcher = SequenceMatcher[str](autojunk=False)
@@ -38,7 +40,7 @@ def _similarity(matcher: SequenceMatcher[str], word: str, known: str, least: flo
     """Return the similarity of a known name to ``word``; 0 if it is below ``least``."""
     other = known[:LONGEST].casefold()
     if len(word) >= SHORTEST_PART and (
-        other.startswith(word) or other.endswith((f".{word}", f"/{word}", f":{word}"))
+        other.startswith(word) or (other.endswith(word) and other[-len(word) - 1] in PART_MARKS)
     ):
         return 1.0
     matcher.set_seq1(other)

@@ -32,6 +32,7 @@ def test_only_similar_names_are_suggested(name: str, suggested: list[str]) -> No
         ("Berlin", "Europe/Berlin"),
         ("send_report", "shop.tasks.send_report"),
         ("clearsessions", "command:clearsessions"),
+        ("beat", "django-celery-beat"),
     ],
 )
 def test_name_is_suggested_for_its_last_part(name: str, known: str) -> None:

@@ -235,17 +235,20 @@ def test_undeclared_job_is_disabled_and_enabled_when_declared_again() -> None:
 @pytest.mark.parametrize("prefix", ["", "shadow:"])
 def test_declared_job_that_repeats_an_imported_job_is_created_paused(prefix: str) -> None:
     """Otherwise, both jobs run, for example twice for the same payment."""
-    with code(name="new", kwargs={"city": "Bonn"}):
+    with code(name="the new", kwargs={"city": "Bonn"}):
         target = targets.declarations()[0].target
         origin = {"import_source": "redbeat", "import_key": "old", "target": f"{prefix}{target}"}
-        make_job(name="old", kwargs={"city": "Bonn"}, **origin)
+        make_job(name="the old", kwargs={"city": "Bonn"}, **origin)
         (change,) = synced()
-        assert "disabled: the job old, imported from redbeat, does the same" in change
-        assert not Job.objects.get(name="new").enabled
+        reason = "the job 'the old', imported from redbeat, has the same target and arguments"
+        assert f"disabled: {reason}; " in change
+        assert change.endswith(": manage.py dcron resume 'the new'")
+        job = Job.objects.get(name="the new")
+        assert (job.enabled, job.pause_reason) == (False, reason)
         assert [each for each in synced() if not each.startswith("keep")] == []
-        pausing.resume(Job.objects.get(name="new"))
+        pausing.resume(job)
         assert synced() == []
-        assert Job.objects.get(name="new").enabled
+        assert Job.objects.get(name="the new").enabled
     with code(name="other", kwargs={"city": "Ulm"}):
         assert not any("imported" in change for change in synced()), "its arguments differ"
 

@@ -6,6 +6,7 @@ Nothing is written.
 from __future__ import annotations
 
 import copy
+import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -185,14 +186,20 @@ def _compare(
 def _creation(
     declaration: targets.Declaration, wanted: dict[str, Any], imported: Job | None
 ) -> SyncChange:
-    """Return the creation of the job. It is paused if ``imported`` already does the same."""
+    """Return the creation of the job. It is paused if ``imported`` has its target and arguments."""
     namespace, name = declaration.key
     values = {"declared": wanted, **from_stored(wanted)}
+    how_to_resume = ""
     if values.get("enabled") is False:
         values["pause_reason"] = DECLARED_DISABLED
     elif imported is not None:
-        reason = f"the job {imported}, imported from {imported.import_source}, does the same"
+        reason = (
+            f"the job {str(imported)!r}, imported from {imported.import_source}, has the same "
+            "target and arguments"
+        )
         values |= {"enabled": False, "pause_reason": with_ellipsis(reason, LONGEST_STORED_REASON)}
+        command = shlex.join(["manage.py", "dcron", "resume", str(declaration)])
+        how_to_resume = f"; to run both: {command}"
     elif is_exhausted(Job(namespace=namespace, name=name, **values), clock.now()):
         values |= {"enabled": False, "pause_reason": EXHAUSTED}
     # The write checks the constraint, because another node may be creating this job right now.
@@ -200,7 +207,7 @@ def _creation(
     job.full_clean(validate_constraints=False)
     details = (
         f"{wanted['schedule']} ({wanted['timezone']})",
-        *_disabled_because(values),
+        *(f"{each}{how_to_resume}" for each in _disabled_because(values)),
         *_cautions(job),
     )
     return SyncChange(ChangeKind.CREATE, str(declaration), details, declaration.key, values)

@@ -159,7 +159,8 @@ def _print(command: BaseCommand, change: SyncChange, writes: bool) -> None:
         else change.kind.value
     )
     style = getattr(command.style, STYLES.get(change.kind, "NOTICE"))
+    job = shlex.quote(change.job)
     for detail in change.details or ("",):
         command.stdout.write(
-            f"{style(verb)} {escape_control_characters(f'{change.job} {detail}')}".rstrip()
+            f"{style(verb)} {escape_control_characters(f'{job} {detail}')}".rstrip()
         )

@@ -627,6 +627,11 @@ def test_command_reports_each_change() -> None:
         assert command().startswith("enabled report\n")
 
 
+def test_command_quotes_names_with_spaces() -> None:
+    with code(name="friday 13 check"):
+        assert command().startswith("created 'friday 13 check' @daily (UTC)\n")
+
+
 def test_command_names_the_live_nodes_which_may_run_older_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

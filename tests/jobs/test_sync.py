@@ -35,7 +35,7 @@ from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.node import sync_declared
 from django_dcron.targets import cron
 from django_dcron.targets.redaction import CHANGED_MASK, MASK
-from tests.factories import make_job
+from tests.factories import make_job, make_run
 from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.django_db
@@ -630,6 +630,20 @@ def test_command_reports_each_change() -> None:
 def test_command_quotes_names_with_spaces() -> None:
     with code(name="friday 13 check"):
         assert command().startswith("created 'friday 13 check' @daily (UTC)\n")
+
+
+def test_command_says_how_to_cancel_runs_whose_target_is_missing() -> None:
+    hint = "To cancel them: manage.py dcron cancel 'my report'\n"
+    for state in ("succeeded", "queued"):
+        with code(name="my report"):
+            sync.apply(sync.plan())
+        make_run(Job.objects.get(), state)
+        assert hint not in command("--dry-run")
+        assert command().endswith(hint) is (state == "queued")
+    with code(name="my report"):
+        sync.apply(sync.plan())
+    with code(name="other"):
+        assert hint not in command(), "the code still contains the target"
 
 
 def test_command_names_the_live_nodes_which_may_run_older_code(

@@ -23,8 +23,9 @@ from django_dcron.jobs.sync import ChangeKind, SyncChange
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
-from django_dcron.models import Job
-from django_dcron.targets.declaration import declarations
+from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import FINAL
+from django_dcron.targets import declarations, is_known
 from django_dcron.utils.control_characters import escape_control_characters
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.time_format import format_time_ago
@@ -79,6 +80,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     problems = [change for change in changes if change.is_problem]
     for line in _rename_lines(changes, writes):
         command.stdout.write(line)
+    for line in _failing_lines(changes) if writes else ():
+        command.stdout.write(line)
     if writes and any(change.kind in NEED_NEW_CODE for change in changes):
         for line in _restart_lines():
             command.stdout.write(line)
@@ -123,6 +126,23 @@ def _rename_text(old: SyncChange, new: SyncChange, writes: bool) -> str:
         delete = shlex.join(["manage.py", "dcron", "delete", new.job])
         how = f"delete the new job, rename the old one, and sync again: {delete}; {rename}"
     return f"If {old.job} was renamed to {new.job}, keep its history: {how}"
+
+
+def _failing_lines(changes: Sequence[SyncChange]) -> Iterator[str]:
+    """Yield how to cancel the unfinished runs of each disabled job whose target is missing."""
+    disabled = [change.pk for change in changes if change.kind is ChangeKind.DISABLE]
+    if not disabled:
+        return
+    using = alias_for(Job)
+    unfinished = Run.objects.using(using).exclude(state__in=FINAL).filter(job__in=disabled)
+    with_runs = unfinished.order_by().values("job")
+    for job in Job.objects.using(using).filter(pk__in=with_runs).order_by("namespace", "name"):
+        if not is_known(job.target):
+            cancel = shlex.join(["manage.py", "dcron", "cancel", str(job)])
+            yield escape_control_characters(
+                f"{job} has runs that will fail, because code no longer contains {job.target}. To "
+                f"cancel them: {cancel}"
+            )
 
 
 def _restart_lines() -> Iterator[str]:

@@ -1128,6 +1128,24 @@ def test_latest_occurrence_of_a_new_job_is_from_before_the_schedule_changed() ->
     assert answer.after == NOON + 4 * MINUTE
 
 
+def test_job_without_a_further_occurrence_needs_a_future_time_and_no_node() -> None:
+    job, past = make_job(), NOON - 30 * MINUTE
+    fields = {"schedule": "@at 2024-05-06T11:30", "enabled": False, "pause_reason": EXHAUSTED}
+    Job.objects.filter(pk=job.pk).update(created_at=NOON - 10 * MINUTE, **fields)
+    job = Job.objects.get(pk=job.pk)
+    answer = explain_latest(job, NOON)
+    assert codes(answer) == ["over_at_creation", "no_further_occurrence"]
+    assert f"{past:%Y-%m-%d %H:%M}" in answer.sentences[0]
+
+    Job.objects.filter(pk=job.pk).update(created_at=NOON - 60 * MINUTE)
+    make_run(job, past, **run_times(past))
+    job = Job.objects.get(pk=job.pk)
+    answer = explain_latest(job, NOON)
+    assert (answer.verdict, codes(answer)[-1]) == (WhyVerdict.SUCCEEDED, "no_further_occurrence")
+    Job.objects.filter(pk=job.pk).update(pause_reason="stocktaking")
+    assert "no_further_occurrence" not in codes(explain_latest(Job.objects.get(pk=job.pk), NOON))
+
+
 @pytest.mark.parametrize(("dispatcher", "is_named"), [("celery", True), ("thread", False)])
 def test_queued_run_names_the_queue_that_needs_a_worker(
     dispatcher: str, is_named: bool, settings: Settings

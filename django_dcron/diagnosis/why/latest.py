@@ -28,6 +28,7 @@ def explain_latest(job: Job, now: datetime) -> Answer:
     latest = present.occurrence or present.before
     data = ExplanationData(job, now, show_nodes=True)
     answer = _latest_occurrence(data, latest, present)
+    answer = replace(answer, sentences=(*answer.sentences, *_end_of_schedule(data)))
     run = _latest_other_run(data, after=latest or BEGIN)
     if run is not None and not (answer.run and answer.run.pk == run.pk):
         outcome = run_outcome(data, run, stated=answer.sentences)
@@ -56,7 +57,12 @@ def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: 
     # The schedule may have changed since the job was created.
     if (earlier := _latest_run_of_occurrence(data)) is not None:
         return explain(data.job, earlier.scheduled_at, exact=True)
-    return replace(present, sentences=tuple(_no_occurrence_yet(data)), before=None)
+    if data.nearby.after is not None:
+        sentences = tuple(_no_occurrence_yet(data, data.nearby.after))
+    else:
+        text = _("The schedule's last time, %(last)s, was before the job was created.")
+        sentences = (Sentence("over_at_creation", text, last=data.format_time(latest)),)
+    return replace(present, sentences=sentences, before=None)
 
 
 def _latest_run_of_occurrence(data: ExplanationData) -> Run | None:
@@ -80,11 +86,14 @@ def _created_later(data: ExplanationData, run: Run) -> Sentence:
     return Sentence("manual_later", text, run_at=at, run_id=str(run.pk))
 
 
-def _no_occurrence_yet(data: ExplanationData) -> Iterator[Sentence]:
-    if data.nearby.after is None:
-        yield Sentence("no_occurrence_yet", _("The job has had no occurrence yet."))
-    else:
-        text = _("The job has had no occurrence yet. The first one is %(first)s.")
-        first = data.format_time(data.nearby.after)
-        yield Sentence("no_occurrence_yet", text, first=first)
+def _no_occurrence_yet(data: ExplanationData, first: datetime) -> Iterator[Sentence]:
+    text = _("The job has had no occurrence yet. The first one is %(first)s.")
+    yield Sentence("no_occurrence_yet", text, first=data.format_time(first))
     yield from node_sentences(data)
+
+
+def _end_of_schedule(data: ExplanationData) -> Iterator[Sentence]:
+    """Yield that the job isn't due again, if it had an occurrence in the past and isn't paused."""
+    if data.nearby.before and data.nearby.after is None and not data.job.is_paused:
+        text = _("The schedule has no further occurrence. To run the job again, set a future time.")
+        yield Sentence("no_further_occurrence", text)

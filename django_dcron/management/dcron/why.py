@@ -31,13 +31,12 @@ from django_dcron.utils import time_format
 
 HELP = (
     "Explain why a job ran or didn't run at a given time. TIME may be text that another command "
-    "prints. Without an offset or a zone's abbreviation, TIME is in the job's time zone. If the "
-    "job has no run or due occurrence then, but has one at TIME in the site's time zone, the "
-    "site's time zone applies. A future occurrence there counts only if the schedule doesn't match "
-    "TIME in the job's time zone. If both match, the output names the command for the run at TIME "
-    "in the site's time zone. A time without seconds means the whole minute. A time of day means "
-    "the last such time until now. Without TIME, explains the last occurrence, or why the job is "
-    "paused. Exit code 1: there is no explanation."
+    "prints. A TIME without a zone is read in the job's time zone. If the job has neither a run "
+    "nor a due occurrence then, TIME is read in the site's time zone, in which the admin shows "
+    "times. If the job has a run at both times, the first one is explained, and the output names "
+    "the command for the other one. A time without seconds means the whole minute. A time of day "
+    "means the last such time until now. Without TIME, explains the last occurrence, or why the "
+    "job is paused. Exit code 1: there is no explanation."
 )
 EXAMPLES = """
 why nightly-report

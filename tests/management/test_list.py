@@ -35,7 +35,15 @@ def test_list_prints_one_line_per_job() -> None:
     assert first[1] == "30 3 * * * (Europe/Berlin)"
     assert first[-1] == "enabled"
     assert "failed" in out
-    assert second == ["shop/import", "0 0 1 1 *", "-", "-", "paused"]
+    assert second == ["shop/import", "0 0 1 1 *", "-", "-", "paused: stocktaking"]
+
+
+def test_list_shows_the_beginning_of_a_long_pause_reason() -> None:
+    control.pause(make_idle_job(name="import"), "stocktaking\n" * 20)
+    _head, row = table(call("list").out)
+    assert row[-1].startswith("paused: stocktaking stocktaking")
+    assert row[-1].endswith("…")
+    assert len(row[-1]) < 80
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,14 @@ from django_dcron.management.dcron.output import BAD, WARNING, StyledText
 from django_dcron.models import Job
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.targets.shadow import is_shadow
+from django_dcron.utils.bounded_text import with_ellipsis
 
 T = TypeVar("T", bound=Model)
 _WITHOUT_LOCAL_TIME = re.compile(
     r"@every\s.*|@never|@at\s.*(?:Z|[+-][0-9]{2}:[0-9]{2})", re.IGNORECASE
 )
+REASON_SHOWN = 60
+"""Characters of a pause reason in a table."""
 STYLES = {JobState.QUARANTINED: BAD, JobState.PAUSED: WARNING}
 
 
@@ -190,10 +193,14 @@ def _matching(pattern: str, filters: JobFilter) -> list[Job]:
     return list(jobs(replace(filters, pattern=pattern)))
 
 
-def state_cell(job: Job) -> StyledText:
+def state_cell(job: Job, *, with_reason: bool = False) -> StyledText:
+    """Return the job's state; ``with_reason`` adds why a paused job is paused."""
     state = job_state(job)
     shadow = ", shadow" if is_shadow(job.target) else ""
-    return StyledText(f"{state.value}{shadow}", STYLES.get(state, ""))
+    text = f"{state.value}{shadow}"
+    if with_reason and state is JobState.PAUSED and job.pause_reason:
+        text += f": {with_ellipsis(job.pause_reason, REASON_SHOWN)}"
+    return StyledText(text, STYLES.get(state, ""))
 
 
 def schedule_with_zone(job: Job) -> str:

@@ -97,7 +97,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         Column("Job", wraps=True),
         Column("Schedule", wraps=True),
         Column(f"Next ({zone})"),
-        *map(Column, ("", "Last", "", "State")),
+        *map(Column, ("", "Last", "")),
+        Column("State", wraps=True),
     ]
     out.table(columns, (list(_cells(job, now, freezes)) for job in found))
     if more:
@@ -117,4 +118,4 @@ def _cells(job: Job, now: datetime, freezes: Sequence[FreezeExtent]) -> Iterator
     yield styled_state(statistics.last_state if statistics else "")
     ended = statistics.last_finished_at if statistics else None
     yield StyledText(relative_time_text(ended, now) if ended else "", QUIET)
-    yield state_cell(job)
+    yield state_cell(job, with_reason=True)

@@ -78,7 +78,8 @@ _REPEATING = re.compile(
     r"\b(?:every|each|hourly|daily|nightly|weekly|biweekly|fortnightly|monthly|quarterly|yearly"
     r"|annually|weekdays?|weekends?|from|since|starting|until)\b"
 )
-SINGLE_TIME_EXAMPLE = "@at 2026-12-07T09:00"
+EXAMPLE_DATE = "2026-12-07"
+"""The date of the schedule that is suggested for a single time without a date."""
 _KNOWN_WORDS = PARTS_OF_DAY | {"working", "business"}
 _QUARTERS = "JAN,APR,JUL,OCT"
 _LAST_OF_QUARTERS = "MAR,JUN,SEP,DEC"
@@ -125,7 +126,8 @@ def replace_sentences(text: str, today: date) -> str:
 def suggest_single_time(text: str) -> str:
     """Return schedule text for a single time, such as "tomorrow at 9"; empty for other text.
 
-    Returns an example if the text has no date and time: "tomorrow" depends on the current date.
+    Without a date, the result has the time of the text and the date of an example: "tomorrow"
+    depends on the current date. Without a time, the result is an example.
     """
     if len(text) > MAX_LENGTH:
         return ""
@@ -133,11 +135,12 @@ def suggest_single_time(text: str) -> str:
     if not _SINGLE_TIME.search(words) or _REPEATING.search(words):
         return ""
     words, times = take_times(with_at(words))
+    if times is None or len(times) != 1:
+        return f"@at {EXAMPLE_DATE}T09:00"
     found = re.fullmatch(rf"(?:once )?(?:on )?({_ISO_DATE})", words)
-    if not found or not _date(found[1]) or times is None or len(times) != 1:
-        return SINGLE_TIME_EXAMPLE
+    day = found[1] if found and _date(found[1]) else EXAMPLE_DATE
     (hour, minute) = times[0]
-    return f"@at {found[1]}T{hour:02}:{minute:02}"
+    return f"@at {day}T{hour:02}:{minute:02}"
 
 
 def find_unknown_word(text: str) -> str:

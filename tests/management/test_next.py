@@ -124,6 +124,8 @@ def test_next_without_occurrences_exits_with_1() -> None:
     [
         (["nightly"], "'nightly'.*nightly-report"),
         (["@dayly"], r"'@dayly'.*'@daily'\? Not a job: "),
+        (["tomorrow at 14:30"], r"T14:30\.$"),
+        (["tonight"], r"T09:00\.$"),
         (["61 * * * *"], r"'?61.*0-59\)\. .*'61 \* \* \* \*'"),
         (["2w"], r"'2w'.*@rrule.*\. .*'2w'"),
         (

@@ -237,6 +237,9 @@ def test_error_says_whether_text_is_a_sentence(text: str, code: str) -> None:
     [
         ("once on monday at 9:00", "@at 2026-12-07T09:00"),
         ("tomorrow at 9", "@at 2026-12-07T09:00"),
+        ("tomorrow at 14:30", "@at 2026-12-07T14:30"),
+        ("Tomorrow 14:30", "@at 2026-12-07T14:30"),
+        ("tomorrow at 6 and 7", "@at 2026-12-07T09:00"),
         ("in 2 hours", "@at 2026-12-07T09:00"),
         ("in half an hour", "@at 2026-12-07T09:00"),
         ("on 24.12.2026 at 9", "@at 2026-12-07T09:00"),

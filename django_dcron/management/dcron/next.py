@@ -123,6 +123,8 @@ def _job_or_schedule(text: str, zone: str | None) -> Job:
         schedule_text = replace_sentences(text, timezone.localdate())
         if " " in text and schedule_text != text:  # a single word is more likely a wrong name
             return _job_or_schedule(schedule_text, zone)
+        if mistake.code == "single_time":
+            raise usage_error(with_full_stop(mistake)) from mistake
         if " " in text or text.startswith("@") or mistake.code == "unknown_macro":
             why = with_full_stop(mistake)
             raise usage_error(f"Not a schedule: {why} Not a job: {error}") from mistake

@@ -54,6 +54,7 @@ from django_dcron.policies.health.facts import (
 )
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict, assess
+from django_dcron.policies.health.workers import IDLE_QUEUE_AFTER
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import State
 
@@ -332,6 +333,10 @@ def _workers(
         oldest = min(count.since for count in waiting.values() if count.since)
         since = max(oldest, window_start(now))
         facts |= {"missed": count_missed_occurrences(runs, since), "missed_since": since}
+    idle_since = max(filter(None, (summaries["queued"].first, last_start)), default=now)
+    is_stalled = facts["queued"] and not facts["running"] and now - idle_since >= IDLE_QUEUE_AFTER
+    if is_stalled and not waiting:
+        facts["queues_of_latest_queued"] = _queues_of_latest_queued(runs)
     return facts
 
 

@@ -18,7 +18,7 @@ from django_dcron.diagnosis.doctor.findings import NAMED, WARNINGS, Code
 from django_dcron.diagnosis.doctor.window import format_moment
 from django_dcron.jobs.representation import to_json
 from django_dcron.management.dcron import doctor
-from django_dcron.models import Cursor, Job, Node, Run
+from django_dcron.models import Attempt, Cursor, Job, Node, Run
 from tests.diagnosis.conftest import MINUTE, System
 from tests.factories import make_idle_job, make_run
 
@@ -39,8 +39,8 @@ def test_healthy_system_exits_with_0(system: System) -> None:
     code, output = call()
     assert code == 0
     assert (
-        "1 live node; checked 1 of 1 job: compared 5 occurrences with 5 runs; checked 5 runs"
-        in output
+        "1 live node; checked the schedules of 1 of 1 job (5 occurrences, 5 runs) and the rows of "
+        "5 runs" in output
     )
     assert not re.search("^(error|warning) ", output, re.MULTILINE)
 
@@ -54,9 +54,25 @@ def test_difference_between_occurrences_and_runs_and_jobs_is_explained(system: S
     )
     control.pause(make_idle_job(), "deploy")
     output = call()[1]
-    assert "checked 1 of 2 jobs: compared 5 occurrences with 3 runs" in output
-    assert "(2 missed occurrences counted by later runs)" in output
-    assert re.search("^note: 1 job not compared: paused", output, re.MULTILINE)
+    shown = "1 of 2 jobs (5 occurrences, 3 runs, 2 missed occurrences counted by later runs)"
+    assert shown in output
+    assert "note: The schedules of 1 job weren't checked: paused" in output
+
+
+def test_stalled_queue_is_named_and_keeps_the_doctor_from_finding_no_problems(
+    system: System, settings: Settings
+) -> None:
+    settings.DCRON_DISPATCHER = "celery"
+    Attempt.objects.update(started_at=system.latest - timedelta(hours=1))
+    waiting = timezone.now() - timedelta(seconds=30)
+    job = make_idle_job(queue="reports")
+    make_run(job, "queued", queued_at=waiting, due_at=waiting)
+    code, output = call()
+    assert code == 0
+    assert re.search("^note: No queued run has started for .* queue reports ", output, re.MULTILINE)
+    assert output.splitlines()[-1].startswith("No other problems found.")
+    Run.objects.filter(job=job).delete()
+    assert call()[1].endswith("No problems found.\n")
 
 
 def test_overdue_occurrence_has_its_delay_in_words(system: System) -> None:

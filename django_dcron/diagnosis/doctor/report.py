@@ -49,13 +49,17 @@ class Report:
         return not self.findings.counts
 
     @property
+    def noted_issues(self) -> list[Issue]:
+        """The issues that are notes, because they may pass."""
+        return [issue for issue in self.verdict.issues if issue.problem in NOTED]
+
+    @property
     def notes(self) -> list[str]:
         """Freezes, dead nodes, jobs that may need a decision, and what the check didn't cover."""
         totals, window = self.totals, self.window
         notes = [_freeze_note(freeze) for freeze in self.verdict.facts.freezes]
-        passing = [str(issue) for issue in self.verdict.issues if issue.problem in NOTED]
-        if passing:
-            notes += passing
+        if noted := self.noted_issues:
+            notes += map(str, noted)
         elif waiting := self.verdict.queue_note:
             notes.append(str(waiting))
         if self.dead_nodes:
@@ -73,8 +77,8 @@ class Report:
             )
         if not_compared := self.jobs - totals.jobs:
             notes.append(
-                f"{number_of(not_compared, 'job')} not compared: paused or quarantined, or without "
-                "an occurrence in the period since the latest change."
+                f"The schedules of {number_of(not_compared, 'job')} weren't checked: paused or "
+                "quarantined, or no occurrence in the period after the latest change."
             )
         if totals.since_change:
             notes.append(

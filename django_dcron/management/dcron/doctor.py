@@ -166,16 +166,16 @@ def _window(options: dict[str, Any]) -> Window:
 def _print(command: BaseCommand, report: Report, verbosity: int) -> None:
     out, window, totals = command.stdout, report.window, report.totals
     later = (
-        f" ({number_of(totals.counted_later, 'missed occurrence')} counted by later runs)"
+        f", {number_of(totals.counted_later, 'missed occurrence')} counted by later runs"
         if totals.counted_later
         else ""
     )
     out.write(f"{format_moment(window.since)} to {format_moment(window.until)}")
     out.write(
-        f"{number_of(report.verdict.facts.live_nodes, 'live node')}; "
-        f"checked {totals.jobs} of {number_of(report.jobs, 'job')}: compared "
-        f"{number_of(totals.occurrences, 'occurrence')} with {number_of(totals.runs, 'run')}"
-        f"{later}; checked {number_of(report.examined.number, 'run')} individually"
+        f"{number_of(report.verdict.facts.live_nodes, 'live node')}; checked the schedules of "
+        f"{totals.jobs} of {number_of(report.jobs, 'job')} "
+        f"({number_of(totals.occurrences, 'occurrence')}, {number_of(totals.runs, 'run')}{later}) "
+        f"and the rows of {number_of(report.examined.number, 'run')}"
     )
     for group in report.findings.groups():
         style = getattr(command.style, STYLES[group.severity])
@@ -195,7 +195,10 @@ def _print(command: BaseCommand, report: Report, verbosity: int) -> None:
         out.write("To list the findings of each code: manage.py dcron doctor --verbosity 2")
     for note in report.notes:
         out.write(f"note: {escape_control_characters(note)}")
-    if report.healthy:
+    if report.healthy and report.noted_issues:
+        text = "No other problems found. Look at the note about queued runs."
+        out.write(command.style.WARNING(text))
+    elif report.healthy:
         out.write(command.style.SUCCESS("No problems found."))
 
 

@@ -292,9 +292,26 @@ def _queue_stalled(facts: SystemFacts) -> Issue:
             age=age_text(facts.now - since),
             queued=bounded_number(facts.queued),
         ),
-        TranslatableText(MORE_THREADS if facts.dispatcher == "thread" else CHECK_WORKERS),
+        _check_workers(facts),
         since,
         {"queued": facts.queued},
+    )
+
+
+def _check_workers(facts: SystemFacts) -> TranslatableText:
+    """Return the remedy for queued runs of which none starts. It names their queues."""
+    if facts.dispatcher == "thread":
+        return TranslatableText(MORE_THREADS)
+    queues = sorted({*facts.queues_of_latest_queued} - {""}) if facts.shows_queues else []
+    if not queues:
+        return TranslatableText(CHECK_WORKERS)
+    return ngettext(
+        "Check that a worker of the queue %(queues)s is running. If other tasks keep the workers "
+        "busy, start more workers.",
+        "Check that workers of the queues %(queues)s are running. If other tasks keep the workers "
+        "busy, start more workers.",
+        len(queues),
+        queues=", ".join(queues[:QUEUES_LISTED]),
     )
 
 

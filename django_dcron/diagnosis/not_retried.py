@@ -11,7 +11,9 @@ from __future__ import annotations
 from django.utils.translation import gettext as _
 
 from django_dcron.jobs.representation import Document
-from django_dcron.policies.lifecycle import Outcome
+from django_dcron.models import Attempt, Run
+from django_dcron.policies.lifecycle import Outcome, State
+from django_dcron.policies.retry import find_refused_retry_note
 
 PERMANENT = frozenset(
     f"django_dcron.exceptions.{name}"
@@ -22,17 +24,29 @@ PERMANENT_FAILURE = "django_dcron.exceptions.PermanentFailure"
 """The beginning of the line of a traceback that names this exception."""
 
 
+def why_run_not_retried(run: Run, latest: Attempt | None) -> str:
+    """Return why the failed run wasn't retried after its latest attempt; empty if not certain."""
+    if run.state != State.FAILED or latest is None or latest.number != run.attempt:
+        return ""
+    content = latest.definition.content if latest.definition else {}
+    return why_not_retried(
+        latest.number, latest.outcome, latest.exception_class, latest.traceback, content
+    )
+
+
 def why_not_retried(
     number: int, outcome: str, exception_class: str, traceback: str, definition: Document
 ) -> str:
     """Return why attempt ``number``, the last one of a failed run, wasn't retried.
 
-    Returns an empty string if the run had no further attempts or if the reason isn't certain.
-    ``definition`` is the definition that the attempt executed, or empty if it is unrecorded.
+    Returns an empty string if the reason isn't certain, or if the run had no further attempts and
+    the traceback doesn't record that its task asked for one. ``definition`` is the definition that
+    the attempt executed, or empty if it is unrecorded.
     """
-    is_last = number >= definition.get("max_attempts", 0)
-    if is_last or outcome != Outcome.FAILED or not exception_class:
+    if outcome != Outcome.FAILED or not exception_class:
         return ""
+    if number >= definition.get("max_attempts", 0):
+        return find_refused_retry_note(traceback)
     never, allowed = definition["never_retry_on"], definition["retry_on"]
     name = exception_class.rpartition(".")[2]
     values = {"exception": name}

@@ -13,15 +13,21 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db.models import Prefetch, Q, prefetch_related_objects
+from django.utils.translation import gettext_lazy
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.models.run import RunQuerySet
-from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.lifecycle import Outcome, State, Trigger
 from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
 
 READ_LIMIT = 10_000
+EMPTY_LOG = gettext_lazy(
+    "The log is empty. A log contains printed text and the log records that reach the root logger, "
+    "by default only warnings and errors."
+)
+"""The text in place of a log without text (``has_empty_log``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,11 @@ def attempts_of(run: Run) -> list[Attempt]:
     for attempt in found:
         attempt.run = run
     return found
+
+
+def has_empty_log(attempt: Attempt) -> bool:
+    """Return whether the attempt's code has ended without printing or logging anything."""
+    return attempt.outcome in (Outcome.SUCCEEDED, Outcome.FAILED) and not attempt.log
 
 
 def replacing_run(run: Run) -> Run | None:

@@ -34,12 +34,24 @@ def exception_name(cls: type[BaseException]) -> str:
 
 
 _REFUSED = "asked for a retry, but the job allows "
+_NOTE = "The task "
 
 
 def refused_retry_message(max_attempts: int) -> str:
     """Return the message of a last attempt whose code asked for another one."""
     attempts = "one attempt" if max_attempts == 1 else f"{max_attempts} attempts"
     return f"{_REFUSED}{attempts}"
+
+
+def refused_retry_note(max_attempts: int) -> str:
+    """Return the last line of the traceback of an attempt for which Celery wanted another one."""
+    return f"{_NOTE}{refused_retry_message(max_attempts)}."
+
+
+def find_refused_retry_note(traceback: str) -> str:
+    """Return the ``refused_retry_note`` at the end of the traceback; empty if there is none."""
+    last = next(reversed(traceback.splitlines()), "")
+    return last if last.startswith(f"{_NOTE}{_REFUSED}") else ""
 
 
 def without_refused_retry(message: str) -> str:

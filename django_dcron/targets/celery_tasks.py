@@ -30,7 +30,7 @@ from celery.schedules import crontab
 from django.apps import apps
 
 from django_dcron.exceptions import PermanentFailure, RetryLater
-from django_dcron.policies.retry import refused_retry_message
+from django_dcron.policies.retry import refused_retry_note
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
 from django_dcron.targets.parameters import TargetParameter, parameters_of
 from django_dcron.targets.signatures import check_call, signature_of, signature_text
@@ -194,9 +194,7 @@ class _TracedCall:
         after = _delay(self.task, retry)
         if after is None and cause is not None:
             if self.invocation.is_last and not getattr(cause, "__notes__", ()):
-                cause.add_note(
-                    f"The task {refused_retry_message(self.invocation.max_attempts or 1)}."
-                )
+                cause.add_note(refused_retry_note(self.invocation.max_attempts or 1))
             return cause
         later = RetryLater("" if cause is not None else str(retry), after=after)
         later.__cause__ = cause

@@ -6,7 +6,7 @@ import pytest
 
 from django_dcron.diagnosis.not_retried import PERMANENT, why_not_retried
 from django_dcron.execution import failure
-from django_dcron.policies.retry import exception_name
+from django_dcron.policies.retry import exception_name, refused_retry_note
 
 DEFINITION = {"max_attempts": 3, "retry_on": [], "never_retry_on": []}
 CLASS = "requests.exceptions.HTTPError"
@@ -45,6 +45,12 @@ def test_exception_outside_retry_on_is_named() -> None:
 
 def test_permanent_failure_that_was_raised_from_the_exception_is_named() -> None:
     assert "PermanentFailure" in reason(traceback="django_dcron.exceptions.PermanentFailure")
+
+
+def test_last_attempt_whose_task_asked_for_a_retry_is_explained() -> None:
+    note = refused_retry_note(3)
+    assert reason(number=3, traceback=f"OSError: no answer\n{note}\n") == note
+    assert reason(number=3, traceback=f"{note}\nOSError: no answer\n") == "", "of a cause"
 
 
 @pytest.mark.parametrize(

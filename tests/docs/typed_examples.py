@@ -27,4 +27,4 @@ def send_invoices() -> None:
     invoices = Invoice.objects.filter(sent_at=None, due_at__lte=run.scheduled_at)
     for done, invoice in enumerate(invoices):
         run.progress(done, note=str(invoice))
-        invoice.send()
+        invoice.send()  # printed text and logged warnings go to the run's log

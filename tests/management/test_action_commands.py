@@ -9,7 +9,7 @@ from getpass import getuser
 from io import StringIO
 from random import Random
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from django.core.management import call_command
@@ -22,6 +22,7 @@ from pytest_django import Settings
 from django_dcron import control, targets
 from django_dcron.db.error_remedies import with_remedy
 from django_dcron.db.now import database_now
+from django_dcron.diagnosis.run_history import EMPTY_LOG
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.cursors import disable_exhausted
@@ -34,9 +35,10 @@ from django_dcron.management.dcron import run as run_command
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_absence import Absence, FoundAbsence
-from django_dcron.models import Cursor, Job, Node, Run
+from django_dcron.models import Attempt, Cursor, Job, Node, Run
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
+from django_dcron.policies.retry import refused_retry_note
 from django_dcron.targets import cron
 from django_dcron.testing import set_clock
 from django_dcron.utils.bounded_text import OMISSION_MARK, BoundedText
@@ -1417,6 +1419,35 @@ def test_pending_run_without_reachable_broker_lacks_broker() -> None:
     assert run_absence.find_absence(run, read_verdict()) is Absence.BROKER
     make_node("b")
     assert run_absence.find_absence(run, read_verdict()) is None
+
+
+def make_ended_run(state: str, **fields: Any) -> None:
+    """Create a job, a run with the idempotency key "k" and its attempt, which have ended."""
+    run = make_run(make_idle_job(name="idle"), state, idempotency_key="k")
+    ended = {"started_at": run.due_at, "finished_at": run.due_at, "outcome": state}
+    Attempt.objects.create(run=run, number=1, token=uuid4(), worker="w", **ended, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_empty"),
+    [({}, True), ({"log": "42 rows\n"}, False), ({"progress_done": 42}, False)],
+)
+def test_run_that_shows_nothing_says_what_its_log_would_contain(
+    fields: dict[str, Any], is_empty: bool
+) -> None:
+    make_ended_run("succeeded", **fields)
+    code, output = call("run", "idle", "--idempotency-key", "k")
+    assert (code, output.count(str(EMPTY_LOG))) == (0, int(is_empty))
+    assert str(EMPTY_LOG) not in call("run", "idle", "--idempotency-key", "k", "--json")[1]
+
+
+def test_failed_run_says_that_its_task_asked_for_a_retry() -> None:
+    note = refused_retry_note(1)
+    make_ended_run("failed", exception_class="OSError", traceback=f"OSError: no answer\n{note}\n")
+    code, output = call("run", "idle", "--idempotency-key", "k")
+    assert code == 1
+    assert f"idle failed. {note} Details: manage.py dcron history " in output
+    assert str(EMPTY_LOG) not in output
 
 
 def test_run_shows_when_next_attempt_is_due() -> None:

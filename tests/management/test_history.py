@@ -11,7 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils.timezone import now
 from pytest_django import Settings
 
+from django_dcron import control
 from django_dcron.diagnosis import run_history
+from django_dcron.diagnosis.run_history import EMPTY_LOG
+from django_dcron.jobs.definitions import record_definition
 from django_dcron.management.dcron import history
 from django_dcron.models import Attempt, Job, Run
 from tests.factories import make_idle_job, make_run
@@ -287,6 +290,30 @@ def test_history_of_run_shows_attempts() -> None:
     out = call("history", str(run.pk), "--attempt", "2").out
     assert "log of 2" in out
     assert "log of 1" not in out
+
+
+def test_history_of_run_says_what_an_empty_log_would_contain() -> None:
+    run = make_failure()
+    assert str(EMPTY_LOG) not in call("history", str(run.pk)).out
+    Attempt.objects.filter(number=2).update(log="")
+    assert call("history", str(run.pk)).out.count(str(EMPTY_LOG)) == 1
+    assert str(EMPTY_LOG) not in call("history", str(run.pk), "--json").out
+    Attempt.objects.filter(number=2).update(outcome="")
+    assert str(EMPTY_LOG) not in call("history", str(run.pk)).out, "the attempt may still log"
+
+
+def test_history_of_failed_run_says_why_it_was_not_retried() -> None:
+    run = make_failure()
+    job = run.job
+    job.max_attempts, job.retry_on = 3, ["ValuError"]
+    control.save(job)
+    attempt = Attempt.objects.get(number=2)
+    record_definition(job, attempt.pk)
+    Run.objects.update(attempt=2)
+    reason = "Not retried: retry_on of the job doesn't list ValueError."
+    assert f"\n{reason}\n" in call("history", str(run.pk)).out
+    Run.objects.update(state="cancelled")
+    assert reason not in call("history", str(run.pk)).out
 
 
 def test_json_of_run_contains_attempts() -> None:

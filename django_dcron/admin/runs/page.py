@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.contrib import admin
@@ -65,12 +65,15 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.not_retried import why_not_retried
 from django_dcron.diagnosis.phases import phases_of_attempts
 from django_dcron.diagnosis.run_durations import run_duration, start_delay
-from django_dcron.diagnosis.run_history import replacing_run
+from django_dcron.diagnosis.run_history import EMPTY_LOG, replacing_run
 from django_dcron.jobs.representation import Document
 from django_dcron.models import Attempt, Definition, Incident, Job, Node, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State
 from django_dcron.utils.bounded_text import with_ellipsis
+
+if TYPE_CHECKING:
+    from django_stubs_ext import StrOrPromise
 
 ATTEMPTS_SHOWN = 10
 REFRESH_EVERY = 2
@@ -175,6 +178,10 @@ class RunPage:
     def texts(self) -> dict[str, AttemptText]:
         """The texts of the latest attempt, by name."""
         return texts_of(self.latest, self._site) if self.latest else {}
+
+    @property
+    def empty_log(self) -> StrOrPromise:
+        return EMPTY_LOG
 
     @property
     def progress(self) -> Progress | None:

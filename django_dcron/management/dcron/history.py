@@ -21,12 +21,15 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.chains import followed_run_id, followers_of
 from django_dcron.diagnosis.definitions import changes_since, definition_document
+from django_dcron.diagnosis.not_retried import why_run_not_retried
 from django_dcron.diagnosis.run_durations import first_start_delay, total_duration
 from django_dcron.diagnosis.run_history import (
+    EMPTY_LOG,
     READ_LIMIT,
     RunHistory,
     attempts_of,
     first_attempts,
+    has_empty_log,
     has_upcoming_run,
     read_run_history,
 )
@@ -39,6 +42,7 @@ from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
     BAD,
+    QUIET,
     STRONG,
     Cell,
     Column,
@@ -240,6 +244,8 @@ def _show_run(out: Output, run: Run, number: int | None) -> None:
         return
     out.line(f"{run.job}, run {run.pk}", STRONG)
     out.fields(_run_fields(run, first_attempts([run]).get(run.pk)))
+    if not_retried := why_run_not_retried(run, attempts[-1] if attempts else None):
+        out.line(not_retried)
     for attempt in chosen:
         out.line()
         out.line(f"Attempt {attempt.number}", STRONG)
@@ -252,6 +258,8 @@ def _show_run(out: Output, run: Run, number: int | None) -> None:
             if text:
                 out.line(f"{title}:", STRONG)
                 out.line(text.rstrip("\n"))
+        if has_empty_log(attempt):
+            out.line(str(EMPTY_LOG), QUIET)
 
 
 def _run_fields(run: Run, first: Attempt | None) -> Iterator[tuple[str, Cell]]:

@@ -14,6 +14,8 @@ from django.db import connections
 from django_dcron import control
 from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.not_retried import why_run_not_retried
+from django_dcron.diagnosis.run_history import attempts_of
 from django_dcron.diagnosis.start_caution import (
     shadow_cautions,
     start_cautions_of_many,
@@ -162,10 +164,11 @@ def _report_end(output: Output, watched: WatchResult, cautions: Sequence[str]) -
             f"manage.py dcron cancel {run.pk}"
         )
     if run.state != State.SUCCEEDED:
-        message = f"{run.job} {run.state}{f': {run.reason}' if run.reason else ''}"
-        raise negative_result(
-            f"{with_full_stop(message)} Details: manage.py dcron history {run.pk}"
-        )
+        message = with_full_stop(f"{run.job} {run.state}{f': {run.reason}' if run.reason else ''}")
+        latest = next(reversed(attempts_of(run)), None)
+        if not_retried := why_run_not_retried(run, latest):
+            message += f" {not_retried}"
+        raise negative_result(f"{message} Details: manage.py dcron history {run.pk}")
     if output.is_json:
         return
     if cautions:

@@ -111,6 +111,7 @@ def test_run_follows_run_until_it_ends(start_runcron: StartProcess) -> None:
 
     code, message = call("run", "shaded", "--timeout", "60s")
     assert (code, message.splitlines()[-1]) == (0, SHADED)
+    assert str(EMPTY_LOG) not in message
     assert "shaded succeeded" not in message
 
     assert call("run", "shaded", "--no-wait")[1].splitlines()[1:] == [SHADED]

@@ -15,7 +15,7 @@ from django_dcron import control
 from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.not_retried import why_run_not_retried
-from django_dcron.diagnosis.run_history import attempts_of
+from django_dcron.diagnosis.run_history import EMPTY_LOG, attempts_of
 from django_dcron.diagnosis.start_caution import (
     shadow_cautions,
     start_cautions_of_many,
@@ -31,6 +31,7 @@ from django_dcron.management.dcron.job_selection import SelectedRows, add_select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import (
     GOOD,
+    QUIET,
     WARNING,
     Output,
     add_json,
@@ -173,8 +174,10 @@ def _report_end(output: Output, watched: WatchResult, cautions: Sequence[str]) -
         return
     if cautions:
         output.line(f"{run.job}: {' '.join(cautions)}", WARNING)
-    else:
-        output.line(f"{run.job} succeeded", GOOD)
+        return
+    if watched.has_no_output:
+        output.line(str(EMPTY_LOG), QUIET)
+    output.line(f"{run.job} succeeded", GOOD)
 
 
 def _trigger_many(

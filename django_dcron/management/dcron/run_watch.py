@@ -24,7 +24,6 @@ from django_dcron.conf import settings
 from django_dcron.db.errors import UNAVAILABLE, in_one_line
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.run_history import EMPTY_LOG
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.output import (
@@ -62,6 +61,8 @@ class WatchResult:
     """The missing node or worker, if the wait ended because of it."""
     message: str = ""
     """The absence in words."""
+    has_no_output: bool = False
+    """Whether the run has ended without logging text or reporting progress."""
 
 
 def watch_run(output: Output, run: Run, seconds: float | None) -> WatchResult:
@@ -83,7 +84,7 @@ def watch_run(output: Output, run: Run, seconds: float | None) -> WatchResult:
                 # written.
                 printer.show_attempts(_attempts(run.pk, printer.number))
                 if run.is_final:
-                    return WatchResult(run)
+                    return WatchResult(run, has_no_output=not printer.has_output)
                 if run.state != State.RUNNING and (run.attempt > 1 or waited >= EXPLAIN_WAIT_AFTER):
                     printer.explain_wait(run)
                 if seconds is None and (absent := absences.lasting(run, waited)):
@@ -174,7 +175,7 @@ class _Printer:
         """The number of the latest attempt shown."""
         self._log = ""
         self._ended = False
-        self._has_output = False
+        self.has_output = False
         """Whether an attempt has logged text or reported progress."""
         self._explained = 0
         """The number of the latest attempt whose wait was explained."""
@@ -185,14 +186,12 @@ class _Printer:
                 self.number, self._log, self._ended = attempt.number, "", False
                 self._bar.line(f"attempt {attempt.number} runs on {attempt.worker}", QUIET)
             self._print_log(attempt.log)
-            self._has_output |= bool(attempt.log) or attempt.progress_done is not None
+            self.has_output |= bool(attempt.log) or attempt.progress_done is not None
             if attempt.progress_done is not None:
                 self._bar.show(attempt.progress_done, attempt.progress_total, attempt.progress_note)
             if attempt.outcome and not self._ended:
                 self._ended = True
                 self._bar.line(_end(attempt), STYLES.get(Outcome(attempt.outcome), WARNING))
-                if attempt.outcome == Outcome.SUCCEEDED and not self._has_output:
-                    self._bar.line(str(EMPTY_LOG), QUIET)
 
     def _print_log(self, log: str) -> None:
         if new := new_log_text(self._log, log).rstrip("\n"):

@@ -95,5 +95,5 @@ def _no_occurrence_yet(data: ExplanationData, first: datetime) -> Iterator[Sente
 def _end_of_schedule(data: ExplanationData) -> Iterator[Sentence]:
     """Yield that the job isn't due again, if it had an occurrence in the past and isn't paused."""
     if data.nearby.before and data.nearby.after is None and not data.job.is_paused:
-        text = _("The schedule has no further occurrence. To run the job again, set a future time.")
+        text = _("The schedule has no further occurrence. To run the job, set a future time.")
         yield Sentence("no_further_occurrence", text)

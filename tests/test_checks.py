@@ -259,6 +259,76 @@ def test_w018_is_not_reported_for_a_job_of_a_task_module(monkeypatch: pytest.Mon
     assert declared_messages(invoices={"orders": "succeeded"}) == []
 
 
+@pytest.fixture
+def task_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A task module that declares three wrong jobs, each in another way, and can't be imported."""
+
+    def import_task_module() -> str:
+        cron("@daily", name="needs")(shared_task(name="shop.needs")(needs))
+        cron("@daily", name="follows", after={"nonexistent": "succeeded"})(report)
+        shared_task(name="shop.below")(cron("@daily", name="below")(below))
+        return "ImportError: shpo"
+
+    def needs(x: int) -> None: ...
+
+    def below() -> None: ...
+
+    monkeypatch.setattr(targets, "discovery_problem", import_task_module)
+    with targets.isolated_registry():
+        yield
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("own_tasks", "task_module")
+@pytest.mark.parametrize(
+    ("arguments", "codes"),
+    [
+        ((), {"W018", "W021", "W024", "W026"}),
+        (("--database", "default"), {"E013", "W021", "W024", "W026"}),
+    ],
+)
+def test_command_check_sees_the_jobs_of_task_modules(
+    arguments: tuple[str, ...], codes: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["manage.py", "check", *arguments])
+    databases = [*arguments[1:]] or None
+    found = [str(message.id) for message in run_checks(databases=databases)]
+    assert sorted(each for each in found if "dcron" in each) == [
+        f"django_dcron.{code}" for code in sorted(codes)
+    ]
+
+
+@pytest.mark.usefixtures("own_tasks", "task_module")
+def test_other_commands_do_not_import_the_task_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["manage.py", "shell"])
+    assert checks.check_declarations(None) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"queue": "reports"}, "queue: "),
+        ({"calendar": "holidays"}, "calendar: "),
+        ({"alerts": [{"on": "failed", "to": ["ops"]}]}, "alerts: "),
+        ({"max_attempts": 0}, "max_attempts: "),
+        ({"name": "stored"}, "was created by a person"),
+        ({"kwargs": {"town": "Ulm"}}, None),  # W021
+        ({}, None),
+    ],
+)
+def test_w027_for_a_declared_job_that_sync_refuses(
+    fields: dict[str, Any], text: str | None, settings: Settings
+) -> None:
+    settings.DCRON_QUEUES = ["celery"]
+    make_job(name="stored")
+    with targets.isolated_registry():
+        cron("@daily", **{"name": "daily-report", **fields})(report)
+        found = checks.check_declarations_in_database(None, databases=["default"])
+    assert [message.id for message in found] == ["django_dcron.W027"] * (text is not None)
+    assert all(text in message.msg for message in found if text)
+
+
 @pytest.mark.parametrize(
     ("after", "cycle"),
     [

@@ -39,6 +39,8 @@ W022      an alert channel needs the package apprise, which isn't installed
 W023      DCRON_AUTOSTART executes runs in web processes, though the project has a Celery app
 W024      a job declared in code calls the function of a Celery task, not the task
 W025      the URL of an alert channel isn't supported (with ``check --database``)
+W026      some task modules can't be imported, so the jobs that they declare aren't checked
+W027      sync refuses a job declared in code (with ``check --database``)
 ========  ======================================================================================
 
 E002 to E004, E006 and E009 to E011 are errors only where a node starts (``as_node_start``). Every

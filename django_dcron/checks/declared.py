@@ -14,29 +14,33 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections
 
 from django_dcron import targets
-from django_dcron.checks.reporting import node_starts, with_docs_link
+from django_dcron.checks.reporting import node_starts, with_docs_link, without_secrets
 from django_dcron.exceptions import InvalidArguments
 from django_dcron.policies.chains import find_cycle
 from django_dcron.policies.job_labels import JobKey, label_of, split_label
-from django_dcron.targets import celery_tasks, functions
+from django_dcron.targets import Declaration, celery_tasks, functions
 from django_dcron.targets.base import Target
 from django_dcron.utils.suggestions import did_you_mean
 
 
 @register(Tags.compatibility)
 def check_declarations(
-    app_configs: Sequence[AppConfig] | None, **options: Any
+    app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
 ) -> list[CheckMessage]:
     """Check ``after`` and the arguments of the jobs, and whether a ``cron.py`` is never imported.
 
-    The check imports the task modules, which may declare further jobs, only where a node starts or
-    if a declaration names an unknown job. Otherwise, every command would wait for the import.
+    The check imports the task modules, which may declare further jobs, only in the command
+    ``check``, with ``databases``, where a node starts, or if a declaration names an unknown job.
+    Otherwise, every command would wait for the import.
     """
-    if node_starts() or _unknown_names():
-        targets.discovery_problem()
-    tasks = celery_tasks.known_tasks(finalize=node_starts())
-    found = [*_unknown(), *_cycles(), *_not_installed(), *_wrong_arguments(tasks)]
-    found += _functions_of_tasks(tasks)
+    is_thorough = node_starts() or bool(databases) or sys.argv[1:2] == ["check"]
+    found: list[CheckMessage] = []
+    if is_thorough or _unknown_names():
+        found += _not_imported(targets.discovery_problem())
+    tasks = celery_tasks.known_tasks(finalize=is_thorough)
+    if not databases:
+        found += _unknown()  # otherwise, ``check_declarations_in_database`` checks the names
+    found += [*_cycles(), *_not_installed(), *_wrong_arguments(tasks), *_functions_of_tasks(tasks)]
     return [*map(with_docs_link, found)]
 
 
@@ -44,32 +48,69 @@ def check_declarations(
 def check_declarations_in_database(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
 ) -> list[CheckMessage]:
-    """Check whether the jobs in ``after`` exist in the code or in the database.
+    """Check the declared jobs as ``dcron sync --check`` does, and the names in ``after``.
 
     Runs only if ``check --database`` names the database of the jobs, because it reads them.
     """
     from django_dcron.db.routing import alias_for
     from django_dcron.models import Job
 
+    if not databases:
+        return []
+    targets.discovery_problem()  # first, as it imports task modules, which declare jobs
     using = alias_for(Job)
-    if using not in (databases or ()) or not _unknown_names():
-        return []
-    targets.discovery_problem()
-    if Job._meta.db_table not in connections[using].introspection.table_names():
-        return []
-    stored = {label_of(*key) for key in Job.objects.using(using).values_list("namespace", "name")}
-    return [
-        with_docs_link(
-            Error(
-                f"@cron job {declaration}: after names {label!r}, but no such job exists."
-                f"{did_you_mean(label, {*_names(), *stored} - {str(declaration)})}",
+    if (
+        using not in databases
+        or Job._meta.db_table not in connections[using].introspection.table_names()
+    ):
+        found = [*_unknown()]
+    elif targets.declarations():
+        tasks = celery_tasks.known_tasks(finalize=True)
+        found = [*_unknown_in_database(using), *_refused(tasks)]
+    else:
+        found = []
+    return [*map(with_docs_link, map(without_secrets, found))]
+
+
+def _not_imported(problem: str) -> Iterator[CheckMessage]:
+    if problem:
+        yield Warning(
+            f"Some task modules can't be imported, so their jobs aren't checked: {problem}",
+            hint="Correct the error. dcron sync disables no jobs until then.",
+            id="django_dcron.W026",
+        )
+
+
+def _unknown_in_database(using: str) -> Iterator[CheckMessage]:
+    """Report the names in ``after`` that neither the code nor the database has."""
+    from django_dcron.models import Job
+
+    unknown = _unknown_names()
+    rows = Job.objects.using(using).values_list("namespace", "name") if unknown else ()
+    stored = {label_of(*key) for key in rows}
+    for declaration, label in unknown:
+        if label_of(*split_label(label)) not in stored:
+            near = did_you_mean(label, {*_names(), *stored} - {str(declaration)})
+            yield Error(
+                f"@cron job {declaration}: after names {label!r}, but no such job exists.{near}",
                 hint="Correct the name. dcron sync refuses the job until then.",
                 id="django_dcron.E013",
             )
-        )
-        for declaration, label in _unknown_names()
-        if label_of(*split_label(label)) not in stored
-    ]
+
+
+def _refused(tasks: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    """Report the jobs that sync refuses, except those whose arguments W021 reports."""
+    from django_dcron.jobs import sync
+
+    reported = {declaration.key for declaration, _ in _rejected_arguments(tasks)}
+    declared = {declaration.key for declaration in targets.declarations()}
+    for change in sync.plan():
+        if change.is_problem and change.key in declared - reported:
+            yield Warning(
+                f"@cron job {change.job}: dcron sync refuses it: {'; '.join(change.details)}",
+                hint="Correct the declaration. Until then, the job isn't created or updated.",
+                id="django_dcron.W027",
+            )
 
 
 def _unknown() -> Iterator[CheckMessage]:
@@ -85,9 +126,20 @@ def _unknown() -> Iterator[CheckMessage]:
 
 
 def _wrong_arguments(tasks: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    """Report functions and Celery tasks that don't accept the arguments of their job.
+    """Report functions and Celery tasks that don't accept the arguments of their job."""
+    for declaration, problem in _rejected_arguments(tasks):
+        yield Warning(
+            f"@cron job {declaration}: {problem}",
+            hint="Correct the args and kwargs of @cron, or give a required parameter a "
+            "default. dcron sync refuses the job until then.",
+            id="django_dcron.W021",
+        )
 
-    Sync refuses these jobs. Tasks are checked once the Celery app is finalized, as in a node.
+
+def _rejected_arguments(tasks: Mapping[str, Any]) -> Iterator[tuple[Declaration, str]]:
+    """Yield the jobs whose function or Celery task doesn't accept their arguments, and why.
+
+    Tasks are checked once the Celery app is finalized, as in a node.
     """
     for declaration in targets.declarations():
         key = declaration.target
@@ -100,12 +152,7 @@ def _wrong_arguments(tasks: Mapping[str, Any]) -> Iterator[CheckMessage]:
         try:
             target.check_arguments(list(args), dict(kwargs))
         except InvalidArguments as error:
-            yield Warning(
-                f"@cron job {declaration}: {error}",
-                hint="Correct the args and kwargs of @cron, or give a required parameter a "
-                "default. dcron sync refuses the job until then.",
-                id="django_dcron.W021",
-            )
+            yield declaration, str(error)
 
 
 def _functions_of_tasks(tasks: Mapping[str, Any]) -> Iterator[CheckMessage]:
@@ -183,7 +230,7 @@ def _names() -> list[str]:
     return [str(declaration) for declaration in targets.declarations()]
 
 
-def _unknown_names() -> list[tuple[targets.Declaration, str]]:
+def _unknown_names() -> list[tuple[Declaration, str]]:
     """Return the names in ``after`` that no code declares, each with the job that has it."""
     declared = {declaration.key for declaration in targets.declarations()}
     return [

@@ -106,6 +106,8 @@ PAGES = {
     "W023": "reference/settings.md#dispatch",
     "W024": "tutorial/redis-and-celery.md#schedule-a-celery-task",
     "W025": "how-to/alerts.md",
+    "W026": "reference/settings.md#how-targets-are-found",
+    "W027": "reference/python-api.md",
 }
 """The page to which the hint of each check links. E001 links to the section of its setting, and
 W013 to the page of the problem that it names.

@@ -99,15 +99,16 @@ def _unknown_in_database(using: str) -> Iterator[CheckMessage]:
 
 
 def _refused(tasks: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    """Report the jobs that sync refuses, except those whose arguments W021 reports."""
+    """Report the jobs that sync refuses, except those that E013 or W021 reports."""
     from django_dcron.jobs import sync
 
     reported = {declaration.key for declaration, _ in _rejected_arguments(tasks)}
     declared = {declaration.key for declaration in targets.declarations()}
     for change in sync.plan():
-        if change.is_problem and change.key in declared - reported:
+        details = [text for text in change.details if not text.startswith(sync.UNKNOWN_PREDECESSOR)]
+        if change.is_problem and change.key in declared - reported and details:
             yield Warning(
-                f"@cron job {change.job}: dcron sync refuses it: {'; '.join(change.details)}",
+                f"@cron job {change.job}: dcron sync refuses it: {'; '.join(details)}",
                 hint="Correct the declaration. Until then, the job isn't created or updated.",
                 id="django_dcron.W027",
             )

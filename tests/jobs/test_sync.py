@@ -41,6 +41,7 @@ from tests.waiting import TIMEOUT
 pytestmark = pytest.mark.django_db
 
 PAST = "@at 2020-01-01T00:00"
+FIRST_DAY = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +51,9 @@ def isolated_declarations() -> Iterator[None]:
 
 
 def report(city: str = "Ulm") -> None: ...
+
+
+def secretive(password: str) -> None: ...
 
 
 def synced() -> list[str]:
@@ -161,13 +165,58 @@ def test_field_edited_by_a_user_is_kept() -> None:
     with code(timeout=timedelta(minutes=1)):
         synced()
         edit(timeout=timedelta(minutes=9), description="mine")
-        kept = "keep report timeout: 9m (changed outside the declaration)"
-        assert synced() == [kept]
+        kept = "keep report timeout: 9m (code: %s; to reset: manage.py dcron set report timeout=%s)"
+        assert synced() == [kept % ("1m", "1m")]
     with code("@hourly", timeout=timedelta(minutes=2)):
-        assert synced() == ["update report schedule: @daily -> @hourly", kept]
-        assert synced() == [kept]
+        assert synced() == ["update report schedule: @daily -> @hourly", kept % ("2m", "2m")]
+        assert synced() == [kept % ("2m", "2m")]
     assert the_job().timeout == timedelta(minutes=9)
     assert the_job().description == "mine"
+
+
+@pytest.mark.parametrize(
+    ("declared", "edited"),
+    [
+        ({"schedule": "*/5 8-18 * * MON-FRI"}, {"schedule": "@weekly"}),
+        ({"description": 'It\'s "daily" $HOME'}, {"description": "x"}),
+        ({"description": ""}, {"description": "x"}),
+        ({"tags": ["billing", "a b"]}, {"tags": []}),
+        ({"retry_on": ["ValueError"]}, {"retry_on": []}),
+        ({"alerts": None}, {"alerts": []}),
+        ({"priority": None}, {"priority": 3}),
+        ({"max_attempts": 3}, {"max_attempts": 4}),
+        ({"retry_backoff_factor": 1.5}, {"retry_backoff_factor": 3}),
+        ({"timeout": timedelta(minutes=1)}, {"timeout": None}),
+        ({"timeout": None}, {"timeout": timedelta(minutes=1)}),
+        ({"starts_at": FIRST_DAY}, {"starts_at": None}),
+        ({"calendar": None}, {"calendar": "days"}),
+        ({"kwargs": {"city": "Bonn"}}, {"kwargs": {}}),
+        ({"enabled": True}, {"enabled": False, "pause_reason": "x"}),
+        ({"enabled": False}, {"enabled": True, "pause_reason": ""}),
+    ],
+)
+def test_sync_prints_the_command_that_resets_a_kept_field(
+    declared: dict[str, Any], edited: dict[str, Any]
+) -> None:
+    calendar = save_calendar(Calendar(name="days", dates="SAT-SUN"))
+    with code(**declared):
+        synced()
+        edit(**{**edited, **({"calendar": calendar} if "calendar" in edited else {})})
+        [line] = synced()
+        _, _, reset = line.removesuffix(")").partition("manage.py dcron ")
+        call_command("dcron", *shlex.split(reset), stdout=StringIO())
+        assert command() == "The database matches the code.\n"
+
+
+def test_no_command_that_resets_a_kept_field_contains_a_secret() -> None:
+    with targets.isolated_registry():
+        cron("@daily", name="report", kwargs={"password": "s3cret"})(secretive)
+        synced()
+        edit(kwargs={"password": "other"})
+        [line] = synced()
+    assert line.startswith("keep report kwargs: ")
+    assert "dcron set" not in line
+    assert "s3cret" not in line
 
 
 def test_kept_field_follows_the_code_again_once_both_agree() -> None:
@@ -187,7 +236,7 @@ def test_field_edited_before_it_was_declared_is_kept() -> None:
         synced()
         edit(queue="slow")
     with code(queue="fast"):
-        assert "keep report queue: slow (changed outside the declaration)" in synced()
+        assert any(line.startswith("keep report queue: slow (code: ") for line in synced())
     assert the_job().queue == "slow"
 
 
@@ -329,7 +378,9 @@ def test_enabled_is_merged_like_other_fields() -> None:
     with code(enabled=True):
         synced()
         pausing.pause(the_job(), "stocktaking")
-        assert synced() == ["keep report enabled: false (changed outside the declaration)"]
+        assert synced() == [
+            "keep report enabled: false (code: true; to reset: manage.py dcron resume report)"
+        ]
         pausing.resume(the_job())
     with code(enabled=False):
         assert synced() == [
@@ -459,6 +510,33 @@ def test_invalid_declaration_does_not_affect_others(fields: dict[str, Any], mess
     assert not bad.is_difference
     assert re.search(message, str(bad)), str(bad)
     assert Job.objects.get().name == "good"
+
+
+@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize(
+    ("label", "advice"),
+    [("imports", "Did you mean 'import'?"), ("zzz", "write namespace/name.")],
+)
+def test_unknown_job_in_after_is_refused_with_similar_names(
+    label: str, advice: str, writes: bool
+) -> None:
+    saving.save(Job(name="import", target="tests.app.tasks.ok", schedule="@weekly"))
+    cron("@daily", name="first")(report)
+    cron("@daily", name="good", after={"first": "failed", "import": "ended"})(report)
+    cron("@daily", name="bad", after={"first": "failed", label: "ended"})(report)
+    changes = sync.apply(sync.plan()) if writes else sync.plan()
+    [bad] = [change for change in changes if change.is_problem]
+    assert bad.job == "bad"
+    assert str(bad).startswith(f"invalid bad after: There is no job {label!r}. ")
+    assert str(bad).endswith(advice)
+    assert len(changes) == 3
+
+
+def test_job_that_follows_a_refused_job_is_refused() -> None:
+    cron("@daily", name="first", max_attempts=0)(report)
+    cron("@daily", name="next", after={"first": "failed"})(report)
+    _, following = synced()
+    assert following.startswith("invalid next after: There is no job first.")
 
 
 def test_invalid_update_leaves_the_row_unchanged() -> None:
@@ -619,7 +697,8 @@ def test_command_reports_each_change() -> None:
         assert command() == (
             "updated report schedule: @daily -> @hourly\n"
             "updated report priority: null -> 3\n"
-            "kept report timeout: 9m (changed outside the declaration)\n"
+            "kept report timeout: 9m (code: 1m; "
+            "to reset: manage.py dcron set report timeout=1m)\n"
             f"{RESTART}\n"
         )
     assert command() == "disabled report no longer declared in code\n"
@@ -723,7 +802,8 @@ def test_check_fails_if_the_database_differs_from_the_code() -> None:
         synced()
         edit(schedule="@weekly")  # sync keeps the edit of a user
         assert command("--check") == (
-            "kept report schedule: @weekly (changed outside the declaration)\n"
+            "kept report schedule: @weekly (code: @daily; "
+            "to reset: manage.py dcron set report schedule=@daily)\n"
             "Apart from what is kept, the database matches the code.\n"
         )
 
@@ -799,7 +879,8 @@ def test_declared_calendar_is_set_and_a_user_edit_is_kept() -> None:
     with code(calendar="open", calendar_policy="next_day"):
         assert synced() == ["update report calendar: closed -> open"]
         edit(calendar_id="closed")
-        assert synced() == ["keep report calendar: closed (changed outside the declaration)"]
+        [line] = synced()
+        assert line.startswith("keep report calendar: closed (code: ")
         edit(calendar_id="open")
     with code(calendar="none", calendar_policy="next_day"):
         (change,) = sync.plan()

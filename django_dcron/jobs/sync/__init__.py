@@ -28,12 +28,14 @@ from django_dcron.jobs.sync.comparison import (
     is_still_declared,
     plan,
 )
+from django_dcron.jobs.sync.predecessors import UNKNOWN_PREDECESSOR
 from django_dcron.jobs.sync.writing import apply
 
 __all__ = [
     "DECLARED_DISABLED",
     "NOTHING_DECLARED",
     "NO_LONGER_DECLARED",
+    "UNKNOWN_PREDECESSOR",
     "ChangeKind",
     "SyncChange",
     "apply",

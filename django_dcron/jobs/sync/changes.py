@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+
+from django_dcron.jobs.representation import DocumentField
+from django_dcron.models import Job
+from django_dcron.utils.json_values import same_json
 
 
 class ChangeKind(StrEnum):
@@ -58,7 +64,28 @@ class SyncChange:
 def messages_of(error: ValidationError) -> tuple[str, ...]:
     """Return one line for each message, with the name of its field."""
     return tuple(
-        f"{name}: {message}" if name != "__all__" else message
-        for name, messages in error.message_dict.items()
-        for message in messages
+        f"{name}: {message}" if name != NON_FIELD_ERRORS else message
+        for name, errors in error.update_error_dict({}).items()
+        for each in errors
+        for message in each.messages
     )
+
+
+def kept_text(job: Job, field: DocumentField, declared: Any) -> str:
+    """Return the values of a field that a person changed, and the command that resets it.
+
+    ``declared`` is JSON. A value with secrets has no command, because no command may show them.
+    """
+    texts = [f"code: {field.text(declared)}"]
+    if command := _reset_command(str(job), field, declared):
+        texts.append(f"to reset: {command}")
+    return f"{field.name}: {field.text(field.json_of(job))} ({'; '.join(texts)})"
+
+
+def _reset_command(job: str, field: DocumentField, declared: Any) -> str:
+    if field.name == "enabled":
+        return shlex.join(["manage.py", "dcron", "resume" if declared else "pause", job])
+    value = declared if isinstance(declared, str) else json.dumps(declared, ensure_ascii=False)
+    if not value.isprintable() or not same_json(field.redacted(declared), declared):
+        return ""
+    return f"{shlex.join(['manage.py', 'dcron', 'set', job])} {field.name}={shlex.quote(value)}"

@@ -25,7 +25,8 @@ from django_dcron.jobs.placement import (
     timetable_of,
 )
 from django_dcron.jobs.representation import JOB_FIELDS, PORTABLE_JOB_FIELDS, DocumentField
-from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, messages_of
+from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, kept_text, messages_of
+from django_dcron.jobs.sync.predecessors import refuse_unknown_predecessors
 from django_dcron.jobs.sync.stored import (
     from_stored,
     stored_declaration,
@@ -63,11 +64,13 @@ def plan(only: tuple[str, str] | None = None) -> list[SyncChange]:
     rows = {(job.namespace, job.name): job for job in _rows(list(declared), only)}
     new = [declaration.target for key, declaration in declared.items() if key not in rows]
     imported = _imported_jobs(new) if new else []
-    changes = [
-        change
-        for key, declaration in declared.items()
-        for change in _compare(declaration, rows.get(key), imported)
-    ]
+    changes = refuse_unknown_predecessors(
+        [
+            change
+            for key, declaration in declared.items()
+            for change in _compare(declaration, rows.get(key), imported)
+        ]
+    )
     if problem:
         why = (f"some can't be imported: {problem}",)
         return changes if only else [*changes, SyncChange(ChangeKind.INVALID, "task modules", why)]
@@ -245,21 +248,18 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
         )
         changes.append(change)
     if kept:
-        details = [
-            f"{name}: {field.text(field.json_of(job))} (changed outside the declaration)"
-            for name, field in ((name, JOB_FIELDS[name]) for name in kept)
-        ]
+        details = [kept_text(job, JOB_FIELDS[name], declared) for name, declared in kept.items()]
         changes.append(SyncChange(ChangeKind.KEEP, str(job), tuple(details), declaration.key))
     return changes
 
 
-def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields to write, in stored form, and the names of fields that a person changed.
+def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the fields to write, and those that a person changed, each with its declared value.
 
     If the present or the previous declaration omits a field, the field's default counts.
     """
     last: dict[str, Any] = job.declared or {}
-    updates, kept = {}, []
+    updates, kept = {}, {}
     for name in {**last, **wanted}:
         field = JOB_FIELDS[name]
         declared = wanted.get(name, _stored_default(field))
@@ -271,7 +271,7 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], lis
             if same_json(current, declared_before):
                 updates[name] = declared
             else:
-                kept.append(name)
+                kept[name] = declared
     return updates, kept
 
 

@@ -18,7 +18,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing, saving
 from django_dcron.jobs.locking import batches_of_keys
-from django_dcron.jobs.sync.changes import ChangeKind, SyncChange
+from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, messages_of
 from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED, assign, plan
 from django_dcron.models import Job
 from django_dcron.policies.chains import in_dependency_order
@@ -108,13 +108,10 @@ def _apply_alone(change: SyncChange) -> list[SyncChange]:
         if not differences:  # another process applied the change, or it has become impossible
             return [other for other in replanned if other.is_problem]
         change = differences[0]
-    return [
-        replace(
-            change,
-            kind=ChangeKind.INVALID,
-            details=(f"not saved after {MAX_TRIES} tries: {last_error}",),
-        )
-    ]
+    details: tuple[str, ...] = (f"not saved after {MAX_TRIES} tries: {last_error}",)
+    if isinstance(last_error, ValidationError):
+        details = messages_of(last_error)
+    return [replace(change, kind=ChangeKind.INVALID, details=details)]
 
 
 def _write(change: SyncChange) -> None:

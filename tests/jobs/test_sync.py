@@ -6,9 +6,10 @@ import re
 import shlex
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ from tests.waiting import TIMEOUT
 pytestmark = pytest.mark.django_db
 
 PAST = "@at 2020-01-01T00:00"
+DEPLOYMENT = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "deployment.md"
 FIRST_DAY = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -53,7 +55,10 @@ def isolated_declarations() -> Iterator[None]:
 def report(city: str = "Ulm") -> None: ...
 
 
-def secretive(password: str) -> None: ...
+def secretive(password: str = "") -> None: ...
+
+
+def sell() -> None: ...
 
 
 def synced() -> list[str]:
@@ -837,6 +842,44 @@ def test_after_a_sync_command_says_how_a_renamed_job_keeps_its_history() -> None
     assert [(each.pk, each.name, each.enabled) for each in Job.objects.all()] == [
         (job.pk, "sales", True)
     ]
+
+
+@pytest.mark.parametrize("arguments", [("--check",), ()])
+def test_command_says_how_a_job_keeps_its_history_if_its_function_was_renamed(
+    arguments: tuple[str, ...],
+) -> None:
+    """The documented command is the printed one."""
+    with code():
+        synced()
+    job = the_job()
+    with targets.isolated_registry():
+        cron("@hourly")(sell)
+        out = StringIO()
+        with suppress(CommandError):
+            call_command("dcron", "sync", *arguments, stdout=out, no_color=True)
+        [hint] = [line for line in out.getvalue().splitlines() if line.startswith("If ")]
+        _, *steps = hint.split("manage.py dcron ")
+        row = re.search(r"^\| renames a job .*", DEPLOYMENT.read_text(), re.MULTILINE)
+        [documented] = re.findall(r"dcron (set \S+ name=\S+ target=\S+)`", row[0] if row else "")
+        target = f"{__name__}.sell"
+        names = {"OLD": "report", "NEW_TARGET": target, "NEW": "sell"}
+        assert steps[-1] == re.sub("OLD|NEW_TARGET|NEW", lambda word: names[word[0]], documented)
+        for step in steps:
+            call_command("dcron", *shlex.split(step.rstrip("; ")), stdout=StringIO())
+        command()
+        assert command() == "The database matches the code.\n"
+    [renamed] = Job.objects.all()
+    assert (renamed.pk, renamed.name, renamed.target) == (job.pk, "sell", target)
+    assert (renamed.enabled, renamed.schedule) == (True, "@hourly")
+
+
+def test_command_guesses_no_rename_if_a_module_has_several_new_jobs() -> None:
+    with code():
+        synced()
+    with targets.isolated_registry():
+        cron("@daily")(sell)
+        cron("@daily")(secretive)
+        assert "If " not in command("--dry-run")
 
 
 def test_command_guesses_no_rename_if_several_jobs_have_the_target() -> None:

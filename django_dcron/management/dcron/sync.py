@@ -98,29 +98,53 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _rename_lines(changes: Sequence[SyncChange], writes: bool) -> Iterator[str]:
     """Yield how to keep the history of each job that may have been renamed in code.
 
-    The code no longer declares such a job, and declares one new job with its target.
+    The code no longer declares such a job, and declares one new job with its target. If the
+    function was renamed, too, the new job is the only one in its module, as was the old one.
     """
     disabled = {change.pk: change for change in changes if change.kind is ChangeKind.DISABLE}
     created = [change for change in changes if change.kind is ChangeKind.CREATE]
     if not (disabled and created):
         return
-    old: dict[str, list[SyncChange]] = defaultdict(list)
-    new: dict[str, list[SyncChange]] = defaultdict(list)
     rows = Job.objects.using(alias_for(Job)).in_bulk([*disabled])
-    for pk, change in disabled.items():
-        if pk in rows:
-            old[rows[pk].target].append(change)
-    for change in created:
-        new[change.values["target"]].append(change)
-    for target, removed in old.items():
-        if len(removed) == len(new[target]) == 1:
-            yield escape_control_characters(_rename_text(removed[0], new[target][0], writes))
+    old = [(rows[pk].target, change) for pk, change in disabled.items() if pk in rows]
+    new = [(str(change.values["target"]), change) for change in created]
+    both = {target for target, _ in old} & {target for target, _ in new}
+    for removed, added in _pairs(old, new):
+        yield escape_control_characters(_rename_text(removed, added, {}, writes))
+    for removed, added in _pairs(_by_module(old, both), _by_module(new, both)):
+        target = {"target": added.values["target"]}
+        yield escape_control_characters(_rename_text(removed, added, target, writes))
 
 
-def _rename_text(old: SyncChange, new: SyncChange, writes: bool) -> str:
+def _by_module(
+    changes: list[tuple[str, SyncChange]], both: set[str]
+) -> list[tuple[str, SyncChange]]:
+    """Return the jobs with their modules, except those with a target in ``both``."""
+    named = [
+        (target.rpartition(".")[0], change) for target, change in changes if target not in both
+    ]
+    return [(module, change) for module, change in named if module]
+
+
+def _pairs(
+    old: list[tuple[str, SyncChange]], new: list[tuple[str, SyncChange]]
+) -> Iterator[tuple[SyncChange, SyncChange]]:
+    """Yield the old and the new job of each target or module that has exactly one of both."""
+    removed: dict[str, list[SyncChange]] = defaultdict(list)
+    added: dict[str, list[SyncChange]] = defaultdict(list)
+    for jobs, changes in ((removed, old), (added, new)):
+        for name, change in changes:
+            jobs[name].append(change)
+    for name in removed:
+        if len(removed[name]) == len(added[name]) == 1:
+            yield removed[name][0], added[name][0]
+
+
+def _rename_text(old: SyncChange, new: SyncChange, target: dict[str, str], writes: bool) -> str:
     (namespace, _name), (new_namespace, new_name) = old.key, new.key
-    moved = [] if namespace == new_namespace else [f"namespace={new_namespace}"]
-    rename = shlex.join(["manage.py", "dcron", "set", old.job, f"name={new_name}", *moved])
+    moved = {} if namespace == new_namespace else {"namespace": new_namespace}
+    values = [f"{field}={value}" for field, value in {"name": new_name, **moved, **target}.items()]
+    rename = shlex.join(["manage.py", "dcron", "set", old.job, *values])
     how = f"rename it before the sync: {rename}"
     if writes:
         delete = shlex.join(["manage.py", "dcron", "delete", new.job])

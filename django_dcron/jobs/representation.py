@@ -29,6 +29,7 @@ from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.models import Calendar, Job, Limit
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.targets import redact_changed_secrets, redact_secrets
+from django_dcron.targets.declared_fields import field_meant_by
 from django_dcron.utils.durations import parse_duration_text, write_duration
 from django_dcron.utils.json_values import check_storable, same_json
 from django_dcron.utils.messages import gettext_noop as _
@@ -237,7 +238,10 @@ def read_fields(
 
 
 def unknown_field(name: str, known: Iterable[str], *, suggest: bool = True) -> InvalidField:
-    near = nearest(name, known) if suggest else ""
+    """Return the error, with similar fields, or the one that other schedulers give this name."""
+    meant = field_meant_by(name)
+    known = list(known)
+    near = repr(meant) if meant in known else nearest(name, known) if suggest else ""
     if not near:
         return InvalidField(_("Unknown field."), code="unknown")
     return InvalidField(_("Unknown field. Did you mean %(near)s?"), code="unknown", near=near)

@@ -25,22 +25,42 @@ from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.suggestions import did_you_mean
 
+_ATTEMPTS = "max_attempts, which includes the first attempt"
+_INTERVAL = 'the schedule "@every 5m"'
+_OPPOSITE = "enabled, with the opposite value"
 OTHER_NAMES = {
+    "active": "enabled",
+    "allow_overlap": "overlap_policy",
+    "backoff": "retry_backoff",
     "coalesce": "misfire_policy",
-    "expires": "start_deadline",
-    "max_instances": "overlap_policy",
-    "max_retries": "max_attempts, which includes the first attempt",
-    "one_off": 'the schedule "@at 2026-12-01T09:00"',
-    "paused": "enabled",
     "default_retry_delay": "retry_backoff",
-    "retries": "max_attempts, which includes the first attempt",
+    "depends_on": "after",
+    "disabled": _OPPOSITE,
+    "email": "alerts",
+    "every": _INTERVAL,
+    "expires": "start_deadline",
+    "func": "target",
+    "interval": _INTERVAL,
+    "max_instances": "overlap_policy",
+    "max_retries": _ATTEMPTS,
+    "max_retry": _ATTEMPTS,
+    "no_overlap": "overlap_policy",
+    "notify": "alerts",
+    "one_off": 'the schedule "@at 2026-12-01T09:00"',
+    "paused": _OPPOSITE,
+    "retries": _ATTEMPTS,
+    "retry": _ATTEMPTS,
     "retry_delay": "retry_backoff",
     "retry_wait": "retry_backoff",
+    "seconds": _INTERVAL,
     "soft_time_limit": "timeout",
+    "task": "target",
     "time_limit": "timeout",
+    "timeout_seconds": "timeout",
     "tz": "timezone",
 }
-"""What to use instead of the names in Celery and APScheduler."""
+"""What to use instead of names in other schedulers, such as Celery and APScheduler."""
+_DECORATOR = "@cron as a decorator of the function or task"
 
 ExceptionNames = Iterable[type[BaseException] | str] | type[BaseException] | str
 Duration = timedelta | float
@@ -142,10 +162,18 @@ def validate_declared_fields(fields: JobFields) -> dict[str, Any]:
     return checked
 
 
+def field_meant_by(name: str) -> str:
+    """Return the field that a name in another scheduler means, or "" if there is none."""
+    hint = OTHER_NAMES.get(name, "")
+    return "schedule" if hint.startswith("the schedule ") else hint.partition(",")[0]
+
+
 def require_known_field(field: str, known: Iterable[str]) -> None:
     """Raise ``TypeError``, with a similar name, if the field isn't known."""
     if field not in (known := list(known)):
         hint = OTHER_NAMES.get(field)
+        if hint == "target" and hint not in known:
+            hint = _DECORATOR
         near = f" Use {hint}." if hint else did_you_mean(field, known)
         near = near or f" Fields: {', '.join(known)}."
         raise TypeError(f"unknown field {field!r}.{near}")

@@ -292,7 +292,25 @@ def test_hints_for_names_of_other_schedulers_name_existing_fields() -> None:
     fields = set(JobFields.__annotations__)
     for other, hint in module.OTHER_NAMES.items():
         assert other not in fields
-        assert hint.startswith("the schedule ") or hint.split(",")[0] in fields
+        meant = module.field_meant_by(other)
+        assert hint.startswith(("the schedule ", meant))
+        assert meant in fields | {"schedule", "target"}
+
+
+@pytest.mark.parametrize(
+    ("field", "hint"),
+    [
+        ("retry", "Use max_attempts, which includes the first attempt."),
+        ("every", 'Use the schedule "@every 5m".'),
+        ("disabled", "Use enabled, with the opposite value."),
+        ("task", "Use @cron as a decorator of the function or task."),
+        ("no_overlap", "Use overlap_policy."),
+    ],
+)
+def test_field_of_another_scheduler_is_refused_with_the_field_to_use(field: str, hint: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        cron("@daily", **{field: 3})  # type: ignore[arg-type]
+    assert str(caught.value) == f"@cron: unknown field {field!r}. {hint}"
 
 
 def test_unknown_field_lists_the_fields_unless_one_is_similar() -> None:

@@ -592,6 +592,18 @@ def test_invalid_choice_and_unknown_field_are_reported_together(api: Api) -> Non
     assert "queue_one" in refused["errors"]["overlap_policy"][0]
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("max_retries", "max_attempts"), ("every", "schedule"), ("disabled", "enabled")],
+)
+def test_field_of_another_scheduler_is_refused_with_the_field_to_use(
+    name: str, meant: str, api: Api
+) -> None:
+    job = {"name": "a", "target": "tests.app.tasks.ok", "schedule": "@daily", name: 3}
+    [message] = problem(api.post("jobs/", job), 400)["errors"][name]
+    assert f"'{meant}'" in message
+
+
 def test_repeated_query_parameter_is_refused(api: Api) -> None:
     assert [*problem(api.get("jobs/?state=paused&state=enabled"), 400)["errors"]] == ["state"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 from heapq import nlargest
@@ -12,6 +13,11 @@ SIMILAR = 0.75
 """The lowest similarity of a suggestion, from 0 to 1."""
 MARGIN = 0.05
 """A name is suggested only if its similarity is within this margin of the best one's."""
+SIMILAR_LAST_PART = 0.6
+"""The lowest similarity of the last parts, such as ``poll`` in ``shop.cron.poll``.
+
+Otherwise, all names of a long module would be similar.
+"""
 LONGEST = 80
 """The number of characters that are compared, to limit the time."""
 SHORTEST_PART = 3
@@ -47,7 +53,14 @@ def _similarity(matcher: SequenceMatcher[str], word: str, known: str, least: flo
     if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
         return 0.0
     ratio = matcher.ratio()
-    return ratio if ratio >= least else 0.0
+    if ratio < least:
+        return 0.0
+    last_parts = SequenceMatcher(None, _last_part(word), _last_part(other), autojunk=False)
+    return ratio if last_parts.ratio() >= SIMILAR_LAST_PART else 0.0
+
+
+def _last_part(name: str) -> str:
+    return re.split("[./:]", name)[-1]
 
 
 def nearest(name: str, known: Iterable[str], least: float = SIMILAR) -> TranslatableText | str:

@@ -39,6 +39,18 @@ def test_name_is_suggested_for_its_last_part(name: str, known: str) -> None:
     assert similar_names(name, ["Other/Merlin", known, "tasks.send_repair"]) == [known]
 
 
+@pytest.mark.parametrize(
+    ("name", "is_similar"),
+    [
+        ("orders.cron.broken", False),
+        ("orders.cron.pol", True),
+        ("order.cron.poll", True),
+    ],
+)
+def test_last_parts_must_be_similar_too(name: str, is_similar: bool) -> None:
+    assert bool(similar_names(name, ["orders.cron.poll"])) is is_similar
+
+
 def test_number_of_suggestions_is_limited() -> None:
     assert len(similar_names("job-0", [f"job-{n}" for n in range(1, 9)], most=2)) == 2
 

@@ -40,7 +40,12 @@ def check_declarations(
     tasks = celery_tasks.known_tasks(finalize=is_thorough)
     if not databases:
         found += _unknown()  # otherwise, ``check_declarations_in_database`` checks the names
-    found += [*_cycles(), *_not_installed(), *_wrong_arguments(tasks), *_functions_of_tasks(tasks)]
+    found += [
+        *_cycles(),
+        *modules_not_installed(),
+        *_wrong_arguments(tasks),
+        *_functions_of_tasks(tasks),
+    ]
     return [*map(with_docs_link, found)]
 
 
@@ -171,7 +176,7 @@ def _functions_of_tasks(tasks: Mapping[str, Any]) -> Iterator[CheckMessage]:
             )
 
 
-def _not_installed() -> Iterator[CheckMessage]:
+def modules_not_installed() -> Iterator[CheckMessage]:
     """Report a ``cron.py`` in the settings' package or beside it that belongs to no installed app.
 
     ``startproject`` installs no app for the settings' package.

@@ -1,5 +1,6 @@
 """The sync of jobs declared in code with their rows, on a real database."""
 
+import importlib
 import json
 import logging
 import re
@@ -30,12 +31,14 @@ from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.sync import ChangeKind, SyncChange, comparison, stored, writing
 from django_dcron.jobs.sync.comparison import WORKING_DAYS_CAUTION
 from django_dcron.management.dcron import sync as sync_command
+from django_dcron.management.dcron.run_absence import TEXTS, Absence
 from django_dcron.management.dcron.sync import RESTART
 from django_dcron.models import Calendar, Cursor, Job, Node
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.node import sync_declared
 from django_dcron.targets import cron
 from django_dcron.targets.redaction import CHANGED_MASK, MASK
+from tests.app import tasks
 from tests.factories import make_job, make_run
 from tests.waiting import TIMEOUT
 
@@ -43,6 +46,9 @@ pytestmark = pytest.mark.django_db
 
 PAST = "@at 2020-01-01T00:00"
 DEPLOYMENT = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "deployment.md"
+NO_NODE = TEXTS[Absence.NODE]
+MATCHES = "The database matches the code.\n"
+DECLARED = f"Declared: 1 job in {__name__}\n"
 FIRST_DAY = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -210,7 +216,7 @@ def test_sync_prints_the_command_that_resets_a_kept_field(
         [line] = synced()
         _, _, reset = line.removesuffix(")").partition("manage.py dcron ")
         call_command("dcron", *shlex.split(reset), stdout=StringIO())
-        assert command() == "The database matches the code.\n"
+        assert command() == f"{MATCHES}{DECLARED}"
 
 
 def test_no_command_that_resets_a_kept_field_contains_a_secret() -> None:
@@ -695,8 +701,8 @@ def test_differences_are_flushed_before_the_error() -> None:
 
 def test_command_reports_each_change() -> None:
     with code(timeout=timedelta(minutes=1)):
-        assert command() == f"created report @daily (UTC)\n{RESTART}\n"
-        assert command() == "The database matches the code.\n"
+        assert command() == f"created report @daily (UTC)\n{NO_NODE}\n{DECLARED}"
+        assert command() == f"{MATCHES}{DECLARED}"
         edit(timeout=timedelta(minutes=9))
     with code("@hourly", priority=3, timeout=timedelta(minutes=1)):
         assert command() == (
@@ -704,9 +710,9 @@ def test_command_reports_each_change() -> None:
             "updated report priority: null -> 3\n"
             "kept report timeout: 9m (code: 1m; "
             "to reset: manage.py dcron set report timeout=1m)\n"
-            f"{RESTART}\n"
+            f"{NO_NODE}\n{DECLARED}"
         )
-    assert command() == "disabled report no longer declared in code\n"
+    assert command().startswith("disabled report no longer declared in code\n")
     with code("@hourly", priority=3, timeout=timedelta(minutes=1)):
         assert command().startswith("enabled report\n")
 
@@ -743,12 +749,40 @@ def test_command_names_the_live_nodes_which_may_run_older_code(
     monkeypatch.setattr(sync_command, "NODES_LISTED", 2)
     with code():
         lines = command().splitlines()
+    assert RESTART in lines
     assert [line.split()[1] for line in lines if line.startswith("Node ")] == ["node-2", "node-1"]
-    assert lines[-1].startswith("1 more node")
+    assert lines[-2].startswith("1 more node")
 
 
 def test_command_names_installed_apps_if_nothing_is_declared() -> None:
-    assert "INSTALLED_APPS" in command()
+    assert command() == f"{sync.NOTHING_DECLARED}\n"
+
+
+def test_command_names_an_app_that_is_not_installed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for app in ("package_of_settings", "shop_of_sync"):
+        (tmp_path / app).mkdir()
+        (tmp_path / app / "__init__.py").touch()
+    (tmp_path / "manage.py").touch()
+    (tmp_path / "shop_of_sync" / "cron.py").write_text("from django_dcron import cron")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings.SETTINGS_MODULE = "package_of_settings.settings"
+    importlib.invalidate_caches()
+    first, second = command().splitlines()
+    assert first == sync.NOTHING_DECLARED
+    assert "'shop_of_sync' isn't in INSTALLED_APPS" in second
+    with code():
+        assert "shop_of_sync" not in command()
+
+
+def test_command_counts_the_jobs_of_each_module() -> None:
+    for name in ("first", "second"):
+        cron("@daily", name=name)(report)
+    for name in ("ok", "echo"):
+        cron("@daily")(getattr(tasks, name))
+    last = command("--dry-run").splitlines()[-1]
+    assert last == f"Declared: 2 jobs in {__name__}, 2 in {tasks.__name__}"
 
 
 @pytest.mark.parametrize(
@@ -794,7 +828,7 @@ def test_sync_says_how_to_create_an_unknown_calendar() -> None:
 
 def test_dry_run_shows_changes_and_writes_nothing() -> None:
     with code():
-        assert command("--dry-run") == "create report @daily (UTC)\n"
+        assert command("--dry-run") == f"create report @daily (UTC)\n{DECLARED}"
     assert not Job.objects.exists()
 
 
@@ -809,7 +843,7 @@ def test_check_fails_if_the_database_differs_from_the_code() -> None:
         assert command("--check") == (
             "kept report schedule: @weekly (code: @daily; "
             "to reset: manage.py dcron set report schedule=@daily)\n"
-            "Apart from what is kept, the database matches the code.\n"
+            f"Apart from what is kept, the database matches the code.\n{DECLARED}"
         )
 
 
@@ -822,7 +856,7 @@ def test_command_says_how_a_renamed_job_keeps_its_history(moved: dict[str, str])
         [hint] = [line for line in command("--dry-run").splitlines() if line.startswith("If ")]
         _, _, rename = hint.partition("manage.py dcron ")
         call_command("dcron", *shlex.split(rename), stdout=StringIO())
-        assert command("--check") == "The database matches the code.\n"
+        assert command("--check") == f"{MATCHES}{DECLARED}"
     assert [(each.pk, each.name, each.enabled) for each in Job.objects.all()] == [
         (job.pk, "sales report", True)
     ]
@@ -867,7 +901,7 @@ def test_command_says_how_a_job_keeps_its_history_if_its_function_was_renamed(
         for step in steps:
             call_command("dcron", *shlex.split(step.rstrip("; ")), stdout=StringIO())
         command()
-        assert command() == "The database matches the code.\n"
+        assert command() == f"{MATCHES}{DECLARED}"
     [renamed] = Job.objects.all()
     assert (renamed.pk, renamed.name, renamed.target) == (job.pk, "sell", target)
     assert (renamed.enabled, renamed.schedule) == (True, "@hourly")

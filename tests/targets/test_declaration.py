@@ -313,6 +313,11 @@ def test_field_of_another_scheduler_is_refused_with_the_field_to_use(field: str,
     assert str(caught.value) == f"@cron: unknown field {field!r}. {hint}"
 
 
+def test_function_in_after_is_refused_with_its_name() -> None:
+    with pytest.raises(TypeError, match=r"after contains a function or task\. Use 'fetch'\.$"):
+        cron("@daily", after={fetch: "succeeded"})  # type: ignore[dict-item]
+
+
 def test_unknown_field_lists_the_fields_unless_one_is_similar() -> None:
     with pytest.raises(TypeError) as caught:
         cron("@daily", zzz=1)  # type: ignore[call-arg]

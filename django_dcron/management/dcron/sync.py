@@ -10,12 +10,13 @@ Exit codes:
 from __future__ import annotations
 
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from django_dcron.checks.declared import modules_not_installed
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.jobs import sync
@@ -23,9 +24,11 @@ from django_dcron.jobs.sync import ChangeKind, SyncChange
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
+from django_dcron.management.dcron.run_absence import TEXTS as ABSENCE_TEXTS
+from django_dcron.management.dcron.run_absence import Absence
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import FINAL
-from django_dcron.targets import declarations, is_known
+from django_dcron.targets import celery_tasks, declarations, is_known
 from django_dcron.utils.control_characters import escape_control_characters
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.time_format import format_time_ago
@@ -85,14 +88,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if writes and any(change.kind in NEED_NEW_CODE for change in changes):
         for line in _restart_lines():
             command.stdout.write(line)
+    if not differences and not problems:
+        command.stdout.write(_no_difference_text(changes))
+    for line in _declared_lines():
+        command.stdout.write(line)
     if problems:
         raise usage_error(f"{number_of(len(problems), 'problem')} to fix manually, see above.")
     if options["check"] and differences:
         raise negative_result(
             "The database differs from the code. To update it: manage.py dcron sync"
         )
-    if not differences:
-        command.stdout.write(_no_difference_text(changes))
 
 
 def _rename_lines(changes: Sequence[SyncChange], writes: bool) -> Iterator[str]:
@@ -171,11 +176,11 @@ def _failing_lines(changes: Sequence[SyncChange]) -> Iterator[str]:
 
 def _restart_lines() -> Iterator[str]:
     """Yield the advice to restart, and the live nodes, which may run older code."""
-    yield RESTART
     live = sorted(
         (node for node in cluster.nodes() if cluster.is_live(node)),
         key=lambda node: node.started_at,
     )
+    yield RESTART if live else ABSENCE_TEXTS[Absence.NODE]
     for node in live[:NODES_LISTED]:
         started = format_time_ago(cluster.time_since(node, node.started_at))
         yield f"Node {escape_control_characters(node.name)} started {started}."
@@ -187,6 +192,23 @@ def _no_difference_text(changes: Sequence[SyncChange]) -> str:
     if changes:
         return "Apart from what is kept, the database matches the code."
     return "The database matches the code." if declarations() else sync.NOTHING_DECLARED
+
+
+def _declared_lines() -> Iterator[str]:
+    """Yield how many jobs each module declares, or which ``cron.py`` isn't imported."""
+    tasks = celery_tasks.known_tasks(finalize=True)
+    modules = Counter(
+        getattr(tasks.get(each.target), "__module__", None) or each.target.rpartition(".")[0]
+        for each in declarations()
+    )
+    if not modules:
+        for message in modules_not_installed():
+            yield f"{message.msg} {message.hint}"
+        return
+    (first, number), *others = modules.items()
+    parts = [f"{number_of(number, 'job')} in {first}"]
+    parts += [f"{number} in {name}" for name, number in others]
+    yield f"Declared: {', '.join(parts)}"
 
 
 def _apply(output: Output) -> list[SyncChange]:

@@ -334,6 +334,18 @@ def test_arguments_of_unknown_targets_and_of_paused_jobs_are_not_checked(system:
     assert system.codes() == set()
 
 
+def test_declared_job_that_sync_refuses_is_found(system: System) -> None:
+    def report() -> None: ...
+
+    with targets.isolated_registry():
+        targets.cron("@daily", name="good")(report)
+        assert system.codes() == set()
+        targets.cron("@daily", name="bad", max_attempts=0)(report)
+        (finding,) = system.examine().findings.listed
+    assert (finding.code, str(finding.subject)) == (Code.DECLARATION_REFUSED, "job bad")
+    assert "max_attempts: " in finding.message
+
+
 def copy_node(node: str, **fields: object) -> Node:
     row = Node.objects.get(pk=node)
     row.pk = f"{node}-other"
@@ -701,6 +713,7 @@ def test_every_code_is_covered_by_a_test() -> None:
         Code.OTHER_SCHEDULER_RUNS,
         Code.WORKER_RELEASES_DIFFER,
         Code.WORKER_OUTDATED,
+        Code.DECLARATION_REFUSED,
     }
     of_health = {Code(problem) for problem in Problem}  # see tests/policies/test_health.py
     assert provoked | in_other_tests | of_health == set(Code)

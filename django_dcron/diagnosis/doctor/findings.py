@@ -58,6 +58,7 @@ class Code(StrEnum):
     NEVER_FIRES = "never_fires"
     UNKNOWN_TARGET = "unknown_target"
     ARGUMENTS_REJECTED = "arguments_rejected"
+    DECLARATION_REFUSED = "declaration_refused"
     NAMESPACE_UNSERVED = "namespace_unserved"
     OTHER_SCHEDULER_RUNS = "other_scheduler_runs"
     # Runs.

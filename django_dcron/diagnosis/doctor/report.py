@@ -8,6 +8,7 @@ from typing import Any
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor import account, causes, history, nodes, releases, unfinished
 from django_dcron.diagnosis.doctor.account import Totals
+from django_dcron.diagnosis.doctor.declarations import examine_declarations
 from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Findings
 from django_dcron.diagnosis.doctor.history import ExaminedRuns
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
@@ -155,6 +156,7 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
             _add(issue, findings)
     dead_nodes = nodes.examine_nodes(window, findings, lock, verdict)
     releases.examine_releases(window, findings)
+    examine_declarations(window, findings)
     examiner, jobs = JobExaminer(window, findings, verdict.facts.freezes), 0
     for batch in batches_of_jobs(window):
         examiner.examine(batch)

@@ -15,6 +15,8 @@ from django.core.checks import CheckMessage, run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, connections
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from pytest_django import Settings
 
 from django_dcron import checks, conf, control, cron, targets
@@ -771,6 +773,22 @@ def test_jobs_are_checked_only_on_requested_and_migrated_databases(
     assert checks.check_jobs(None, databases=["other"]) == []
     monkeypatch.setattr(connection.introspection, "table_names", list)
     assert job_messages() == []  # before the first migration
+
+
+@pytest.mark.django_db
+def test_jobs_are_not_checked_before_the_migrations_of_a_new_release() -> None:
+    """``migrate`` runs the checks before it adds the columns that they read."""
+    Job.objects.create(name="a", schedule="@daily", target="gone")
+    with targets.isolated_registry():
+        cron("@daily", max_attempts=0)(report)
+        recorder = MigrationRecorder(connection)
+        for app, name in MigrationLoader(connection).graph.leaf_nodes("django_dcron"):
+            recorder.record_unapplied(app, name)
+        assert job_messages() == []
+        assert checks.check_declarations_in_database(None, databases=["default"]) == []
+        recorder.record_applied(app, name)
+        assert len(job_messages()) == 1
+        assert len(checks.check_declarations_in_database(None, databases=["default"])) == 1
 
 
 def test_e007_for_an_invalid_alert_rule(settings: Settings) -> None:

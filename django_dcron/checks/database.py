@@ -7,7 +7,8 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Tags, register
-from django.db import DatabaseError, InterfaceError
+from django.db import DatabaseError, InterfaceError, connections
+from django.db.migrations.loader import MigrationLoader
 
 from django_dcron.checks.reporting import node_start_problem, node_starts, with_docs_link
 from django_dcron.db.support import REMEDY, unsupported_database
@@ -35,6 +36,21 @@ def check_database_at_node_start() -> Iterator[CheckMessage]:
             yield from _problems(alias_for(Job))
         except (DatabaseError, InterfaceError):
             return  # The node reports an unreachable database itself.
+
+
+def has_current_tables(using: str) -> bool:
+    """Return whether the database has the tables of this release.
+
+    ``migrate`` runs the checks before it creates or changes the tables.
+    """
+    from django_dcron.models import Job
+
+    connection = connections[using]
+    if Job._meta.db_table not in connection.introspection.table_names():
+        return False
+    loader = MigrationLoader(connection)
+    latest = loader.graph.leaf_nodes(Job._meta.app_label)
+    return all(migration in loader.applied_migrations for migration in latest)
 
 
 def _problems(using: str) -> Iterator[CheckMessage]:

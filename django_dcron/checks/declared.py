@@ -11,9 +11,9 @@ from typing import Any
 from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.db import connections
 
 from django_dcron import targets
+from django_dcron.checks.database import has_current_tables
 from django_dcron.checks.reporting import node_starts, with_docs_link, without_secrets
 from django_dcron.exceptions import InvalidArguments
 from django_dcron.policies.chains import find_cycle
@@ -64,10 +64,7 @@ def check_declarations_in_database(
         return []
     targets.discovery_problem()  # first, as it imports task modules, which declare jobs
     using = alias_for(Job)
-    if (
-        using not in databases
-        or Job._meta.db_table not in connections[using].introspection.table_names()
-    ):
+    if using not in databases or not has_current_tables(using):
         found = [*_unknown()]
     elif targets.declarations():
         tasks = celery_tasks.known_tasks(finalize=True)

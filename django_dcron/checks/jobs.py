@@ -8,8 +8,8 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Tags, Warning, register
-from django.db import connections
 
+from django_dcron.checks.database import has_current_tables
 from django_dcron.checks.reporting import with_docs_link, without_secrets
 from django_dcron.conf import settings
 from django_dcron.policies.alerting import InvalidRule, read_rules
@@ -30,10 +30,7 @@ def check_jobs(
     from django_dcron.models import Calendar, Job
 
     using = alias_for(Job)
-    if (
-        using not in (databases or ())
-        or Job._meta.db_table not in connections[using].introspection.table_names()
-    ):
+    if using not in (databases or ()) or not has_current_tables(using):
         return []
     calendars = Calendar.objects.using(using).order_by("pk")
     problems = [problem for calendar in calendars for problem in _calendar_problems(calendar)]

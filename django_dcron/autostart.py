@@ -283,7 +283,7 @@ def _arm_on_creation(handler: Any) -> None:
 
 def serves_requests(modules: set[str]) -> bool:
     """Return whether an application created by these modules will serve requests."""
-    if _is_test():
+    if is_test():
         return False
     if any(RUNSERVER in name for name in modules):
         return True
@@ -292,7 +292,8 @@ def serves_requests(modules: set[str]) -> bool:
     return bool(APPLICATIONS & modules)
 
 
-def _is_test() -> bool:
+def is_test() -> bool:
+    """Return whether tests run in this process."""
     utils = sys.modules.get("django.test.utils")
     # Django's own mark of a test environment, which every test runner sets up.
     return "pytest" in sys.modules or hasattr(getattr(utils, "_TestState", None), "saved_data")

@@ -20,7 +20,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from pytest_django import Settings
 
 from django_dcron import checks, conf, control, cron, targets
-from django_dcron.checks import jobs, reporting
+from django_dcron.checks import jobs, reporting, services
 from django_dcron.dispatch import celery_setup as dispatch
 from django_dcron.dispatch import make_dispatcher
 from django_dcron.models import Calendar, Job
@@ -38,6 +38,11 @@ SECRET_SETTINGS = (
     "DCRON_METRICS_TOKEN",
     "DCRON_SHELL",
 )
+
+
+@pytest.fixture
+def outside_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "is_test", lambda: False)
 
 
 def messages() -> list[CheckMessage]:
@@ -401,9 +406,9 @@ def test_node_does_not_start_on_mysql_even_without_checks(mysql: None) -> None:
     ],
 )
 def test_w013_replaces_errors_except_at_the_start_of_a_node(
-    settings: Settings, broken: dict[str, Any], code: str
+    outside_tests: None, settings: Settings, broken: dict[str, Any], code: str
 ) -> None:
-    """Tests, migrations and builds have neither Redis nor workers."""
+    """Migrations and builds have neither Redis nor workers."""
     for name, value in broken.items():
         setattr(settings, name, value)
     (message,) = checks.check_settings(None)
@@ -419,8 +424,19 @@ def test_w013_replaces_errors_except_at_the_start_of_a_node(
     )
 
 
+def test_tests_report_nothing_about_the_services_of_nodes(
+    settings: Settings, celery_conf: Any
+) -> None:
+    """A team's test settings have neither Redis nor a worker, and start no node."""
+    settings.CACHES = {"default": {"BACKEND": LOCMEM}}
+    settings.DCRON_LOCK = "redis"
+    celery_conf.task_always_eager = True
+    assert checks.check_settings(None) == []
+    assert ids() == ["django_dcron.E003", "django_dcron.W014"], "a test that starts a node"
+
+
 def test_w013_without_celery_app_or_transport(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, celery_conf: Any
+    outside_tests: None, monkeypatch: pytest.MonkeyPatch, celery_conf: Any
 ) -> None:
     celery_conf.broker_write_url = "redsi://shop/0"
     assert [message.id for message in checks.check_settings(None)] == ["django_dcron.W013"]
@@ -428,7 +444,9 @@ def test_w013_without_celery_app_or_transport(
     assert [message.id for message in checks.check_settings(None)] == ["django_dcron.W013"]
 
 
-def test_w013_names_all_causes_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w013_names_all_causes_at_once(
+    outside_tests: None, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings.CACHES = {"default": {"BACKEND": LOCMEM}}
     settings.DCRON_LOCK = "redis"
     settings.USE_TZ = False
@@ -441,7 +459,7 @@ def test_w013_names_all_causes_at_once(settings: Settings, monkeypatch: pytest.M
 
 
 def test_project_without_redis_and_celery_is_only_told_when_a_node_starts(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    outside_tests: None, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``runcron --embedded`` needs neither of them."""
     settings.CACHES = {"default": {"BACKEND": LOCMEM}}
@@ -454,7 +472,7 @@ def test_project_without_redis_and_celery_is_only_told_when_a_node_starts(
 
 
 def test_project_with_only_redis_or_only_celery_is_told_what_is_missing(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    outside_tests: None, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(dispatch, "has_app", lambda: False)
@@ -602,7 +620,7 @@ def test_links_of_hints_point_to_existing_sections() -> None:
         assert not section or section in headings, link
 
 
-def test_hint_contains_its_link(settings: Settings) -> None:
+def test_hint_contains_its_link(outside_tests: None, settings: Settings) -> None:
     settings.DCRON_CACHE = "nowhere"
     [at_start], [elsewhere] = messages(), checks.check_settings(None)
     assert str(at_start.hint).endswith(reporting.PAGES["E003"])

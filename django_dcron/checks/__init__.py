@@ -46,7 +46,8 @@ W027      sync refuses a job declared in code (with ``check --database``)
 E002 to E004, E006 and E009 to E011 are errors only where a node starts (``as_node_start``). Every
 other command reports them as W013, so that tests, migrations and builds need no broker and no
 Redis. ``migrate`` and ``check --database`` report E011 as W013. If the project has set up neither
-Redis nor Celery, E003 and E004 are reported only where a node starts.
+Redis nor Celery, E003 and E004 are reported only where a node starts. Tests report nothing about
+the services that nodes need, unless a test starts a node: the lock, Celery and Django's tasks.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ PAGES = {
     "W010": "how-to/calendars.md",
     "W011": "how-to/django-tasks.md",
     "W012": "reference/settings.md#queues",
-    "W014": "how-to/testing.md#tasks-that-the-code-of-a-job-starts",
+    "W014": "how-to/testing.md#system-checks-with-test-settings",
     "W015": "tutorial/redis-and-celery.md",
     "W016": "reference/settings.md#shell-commands",
     "W017": "how-to/admin.md",

@@ -1,4 +1,7 @@
-"""Check the services that nodes need: the lock, Celery and Django's tasks."""
+"""Check the services that nodes need: the lock, Celery and Django's tasks.
+
+Tests start no nodes and need no workers, so test runners report nothing about them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Warning
 from django.utils.version import get_version
 
+from django_dcron.autostart import is_test
 from django_dcron.checks.reporting import node_start_problem, node_starts
 from django_dcron.conf import settings
 
@@ -15,7 +19,15 @@ REDIS_CACHE = "django_redis.cache.RedisCache"
 SETTINGS_OF_SERVICES = ("DCRON_LOCK", "DCRON_CACHE", "DCRON_DISPATCHER")
 
 
-def check_lock() -> Iterator[CheckMessage]:
+def check_services() -> Iterator[CheckMessage]:
+    if is_test() and not node_starts():
+        return
+    yield from _check_lock()
+    yield from _check_dispatcher()
+    yield from _check_django_tasks()
+
+
+def _check_lock() -> Iterator[CheckMessage]:
     if settings.LOCK != "redis" or _is_left_to_embedded_nodes():
         return
     cache = django_settings.CACHES.get(settings.CACHE)
@@ -45,7 +57,7 @@ def _is_left_to_embedded_nodes() -> bool:
     return not (has_app() or has_broker())
 
 
-def check_dispatcher() -> Iterator[CheckMessage]:
+def _check_dispatcher() -> Iterator[CheckMessage]:
     if _is_left_to_embedded_nodes():
         return
     if settings.DISPATCHER != "celery":
@@ -101,8 +113,8 @@ def _celery_warnings() -> Iterator[CheckMessage]:
             "Celery's task_always_eager is on. It applies to delay(), but not to the runs of jobs, "
             "which are still sent to the broker.",
             hint="Remove CELERY_TASK_ALWAYS_EAGER. To execute runs without a worker, set "
-            'DCRON_DISPATCHER = "thread". In tests, use django_dcron.testing.run_due. If tests '
-            "need the setting for delay(), silence this check in their settings.",
+            'DCRON_DISPATCHER = "thread". In tests, use django_dcron.testing.run_due. If test '
+            "settings need it for delay(), silence this check in them.",
             id="django_dcron.W014",
         )
     if not has_broker():
@@ -128,7 +140,7 @@ def _celery_warnings() -> Iterator[CheckMessage]:
         )
 
 
-def check_django_tasks() -> Iterator[CheckMessage]:
+def _check_django_tasks() -> Iterator[CheckMessage]:
     if settings.DISPATCHER != "tasks":
         return
     from django_dcron.dispatch import django_tasks_setup as setup

@@ -21,7 +21,7 @@ from django_dcron.checks.reporting import (
     with_docs_link,
     without_secrets,
 )
-from django_dcron.checks.services import check_dispatcher, check_django_tasks, check_lock
+from django_dcron.checks.services import check_services
 from django_dcron.conf import ARGUMENTS_PLACEHOLDER, Settings, settings
 from django_dcron.db.support import time_zone_problem
 from django_dcron.policies.alerting import InvalidRule, read_rules
@@ -37,9 +37,7 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         return [*map(with_docs_link, value_messages)]  # The other checks read the settings.
     service_messages = [
         *_check_time_zones(),
-        *check_lock(),
-        *check_dispatcher(),
-        *check_django_tasks(),
+        *check_services(),
         *check_database_at_node_start(),
         *_check_paths(),
         *_check_commands(),

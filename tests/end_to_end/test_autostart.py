@@ -435,7 +435,7 @@ def test_processes_that_serve_requests_are_recognized_by_modules(
     monkeypatch: pytest.MonkeyPatch, modules: set[str], serves: bool
 ) -> None:
     assert not autostart.serves_requests(modules), "tests don't serve requests"
-    monkeypatch.setattr(autostart, "_is_test", lambda: False)
+    monkeypatch.setattr(autostart, "is_test", lambda: False)
     assert autostart.serves_requests(modules) is serves
 
 
@@ -443,7 +443,7 @@ def test_gunicorn_master_starts_no_node(monkeypatch: pytest.MonkeyPatch) -> None
     preloading = {"gunicorn.arbiter", "gunicorn.app.base", "django.core.wsgi"}
     started = []
     starter = autostart.Autostart(started.append)
-    monkeypatch.setattr(autostart, "_is_test", lambda: False)
+    monkeypatch.setattr(autostart, "is_test", lambda: False)
     monkeypatch.setattr(autostart, "_modules_on_stack", lambda: iter(preloading))
     starter.arm()
     assert starter.state is AutostartState.PRELOADED

@@ -37,6 +37,7 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from django_dcron.conf import settings
 from django_dcron.db.error_remedies import with_remedy
+from django_dcron.utils.test_environment import is_test
 from django_dcron.utils.threads import DcronThread, in_dcron_thread
 
 logger = logging.getLogger("django_dcron.scheduler")
@@ -290,13 +291,6 @@ def serves_requests(modules: set[str]) -> bool:
     if any(name.startswith(("django.core.management", "celery.")) for name in modules):
         return False
     return bool(APPLICATIONS & modules)
-
-
-def is_test() -> bool:
-    """Return whether tests run in this process."""
-    utils = sys.modules.get("django.test.utils")
-    # Django's own mark of a test environment, which every test runner sets up.
-    return "pytest" in sys.modules or hasattr(getattr(utils, "_TestState", None), "saved_data")
 
 
 def _is_gunicorn_master(modules: set[str]) -> bool:

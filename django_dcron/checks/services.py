@@ -11,9 +11,9 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Warning
 from django.utils.version import get_version
 
-from django_dcron.autostart import is_test
 from django_dcron.checks.reporting import node_start_problem, node_starts
 from django_dcron.conf import settings
+from django_dcron.utils.test_environment import is_test
 
 REDIS_CACHE = "django_redis.cache.RedisCache"
 SETTINGS_OF_SERVICES = ("DCRON_LOCK", "DCRON_CACHE", "DCRON_DISPATCHER")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from django_dcron import control
-from django_dcron.management.dcron.exits import USAGE_ERROR
+from django_dcron.management.dcron.exits import NEGATIVE, USAGE_ERROR
 from django_dcron.models import Calendar, Cursor, Job
 from django_dcron.targets.redaction import CHANGED_MASK, MASK
 from tests.factories import entries_by_users, make_idle_job
@@ -197,3 +197,76 @@ def test_change_in_between_is_a_conflict(job: Job, monkeypatch: pytest.MonkeyPat
     assert call("set", "shop/report", "max_attempts=9").code == USAGE_ERROR
     saved = Job.objects.get()
     assert (saved.description, saved.max_attempts) == ("other", 2)
+
+
+@pytest.fixture
+def feeds() -> list[Job]:
+    return [make_idle_job(name=f"feed-{number}", queue="slow") for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    "selection", [("feed-*",), ("--queue", "slow"), ("feed-0", "feed-1", "feed-2")]
+)
+def test_fields_of_several_jobs_are_changed(feeds: list[Job], selection: tuple[str, ...]) -> None:
+    other = make_idle_job(name="other")
+    done = call("set", *selection, "target=tests.app.tasks.fail", "--yes", "--json")
+    assert (done.code, done.err) == (0, "")
+    for result in done.json["results"]:
+        assert (result["done"], result["dry_run"]) == (True, False)
+        assert result["changes"] == {"target": ["tests.app.tasks.ok", "tests.app.tasks.fail"]}
+    changed = Job.objects.filter(target="tests.app.tasks.fail")
+    assert [job.name for job in changed.order_by("name")] == ["feed-0", "feed-1", "feed-2"]
+    assert {entry.job_id for entry in entries_by_users()} == {job.pk for job in feeds}
+    assert entries_by_users().count() == 3
+    other.refresh_from_db()
+    assert other.target == "tests.app.tasks.ok"
+
+
+def test_selection_by_pattern_needs_a_confirmation_and_skips_unchanged_jobs(
+    feeds: list[Job],
+) -> None:
+    assert call("set", "feed-*", "queue=fast").code == USAGE_ERROR
+    assert call("set", "feed-1", "queue=fast").code == 0
+    done = call("set", "feed-*", "--yes", "queue=fast")
+    assert "skipped 1 job (feed-1)" in done.out
+    assert "set: 2 done, 1 skipped" in done.out
+    assert {*Job.objects.values_list("queue", flat=True)} == {"fast"}
+    versions = [*Job.objects.values_list("version", flat=True)]
+    assert call("set", "feed-0", "feed-1", "queue=fast").code == 0
+    assert [*Job.objects.values_list("version", flat=True)] == versions
+
+
+def test_dry_run_for_several_jobs_shows_the_changes_and_saves_nothing(feeds: list[Job]) -> None:
+    dry = call("set", "feed-*", "schedule=0 0 2 1 *", "--dry-run")
+    assert (dry.code, dry.out.count("-> 0 0 2 1 *")) == (0, 3)
+    assert call("set", "feed-*", "target=unknown", "--dry-run").code == NEGATIVE
+    dry_document = call("set", "feed-*", "queue=fast", "--dry-run", "--json").json
+    assert [result["dry_run"] for result in dry_document["results"]] == [True] * 3
+    assert {*Job.objects.values_list("schedule", "queue", "version")} == {
+        (job.schedule, job.queue, job.version) for job in feeds
+    }
+    assert not entries_by_users().exists()
+
+
+def test_refused_job_does_not_stop_the_others(feeds: list[Job]) -> None:
+    make_idle_job(name="feed-1", namespace="shop")
+    done = call("set", "feed-0", "feed-1", "namespace=shop")
+    assert (done.code, "feed-1: refused" in done.out) == (NEGATIVE, True)
+    assert Job.objects.get(name="feed-0").namespace == "shop"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("max_attempts=many",), "max_attempts"),
+        (("name=feed",), "name: Several jobs"),
+        ((), "FIELD=VALUE"),
+    ],
+)
+def test_invalid_values_for_several_jobs_change_nothing(
+    feeds: list[Job], arguments: tuple[str, ...], part: str
+) -> None:
+    refused = call("set", "feed-*", *arguments, "--yes")
+    assert (refused.code, part in refused.err) == (USAGE_ERROR, True)
+    assert refused.err.startswith("Nothing was changed.")
+    assert not entries_by_users().exists()

@@ -53,7 +53,7 @@ GROUPS = {
     },
     "Control": {
         "run": "run a job now and wait for it",
-        "set": "change fields of a job",
+        "set": "change fields of jobs",
         "pause": "pause jobs, optionally until a time",
         "resume": "resume paused jobs",
         "freeze": "freeze scheduling, of all jobs or of a namespace",
@@ -139,11 +139,20 @@ class SuggestingParser(CommandParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         known, unknown = super().parse_known_args(args, namespace)
+        unknown = self._without_further_values(known, unknown)
         if unknown:
             option, options = unknown[0].partition("=")[0], list(self._option_string_actions)
             near = _did_you_mean(option, options) if option.startswith("-") else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}.{near}")
         return known, unknown
+
+    def _without_further_values(self, known: Any, unknown: list[str]) -> list[str]:
+        """Move values after an option to the list of names, which ``argparse`` ends there."""
+        lists = [each.dest for each in self._get_positional_actions() if each.nargs == "*"]
+        if not lists or any(each.startswith("-") for each in unknown):
+            return unknown
+        setattr(known, lists[-1], [*(getattr(known, lists[-1]) or ()), *unknown])
+        return []
 
     def error(self, message: str) -> NoReturn:
         if self.called_from_command_line:

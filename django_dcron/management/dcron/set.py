@@ -1,8 +1,9 @@
-"""``manage.py dcron set``: change fields of a job.
+"""``manage.py dcron set``: change fields of a job, or of several jobs.
 
 Exit codes:
 
 - 0: success, or the fields already have these values.
+- 1: some of several jobs were refused (the others are changed), or no jobs match.
 - 2: the request can't be processed, and nothing was changed.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import dropwhile, takewhile
 from typing import Any
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
@@ -33,8 +35,10 @@ from django_dcron.jobs.representation import (
     to_json,
     unknown_field,
 )
-from django_dcron.management.dcron.bulk_actions import job_keys
+from django_dcron.management.dcron import bulk_actions
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan, SkippedRow, job_keys
 from django_dcron.management.dcron.exits import usage_error
+from django_dcron.management.dcron.job_selection import SelectedRows, add_selection, select
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import parse_json, parse_time_option
 from django_dcron.management.dcron.output import GOOD, Output, add_json, iso, time_text
@@ -42,19 +46,23 @@ from django_dcron.models import Cursor, Job
 from django_dcron.schedules.sentences import replace_sentences
 from django_dcron.targets import restore_secrets
 from django_dcron.targets.declared_fields import OTHER_NAMES, field_meant_by
+from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import same_json
 
 HELP = (
-    "Change fields of a job. Text needs no quotes; lists and objects are JSON; durations need a "
+    "Change fields of jobs. Text needs no quotes; lists and objects are JSON; durations need a "
     "unit, such as 10m. FIELD= sets an empty text, or null if the field can be null. A schedule "
-    "may be an English sentence; the output shows the schedule text that is saved. All fields are "
-    "changed or none. Exit code 2: invalid input, and nothing was changed."
+    "may be an English sentence; the output shows the schedule text that is saved. All fields of a "
+    "job are changed or none. A selection by pattern or option asks for confirmation. Exit codes: "
+    "1 if one of several jobs couldn't be changed (the others are) or none match; 2 if the input "
+    "is invalid, and nothing was changed."
 )
 EXAMPLES = """
 set nightly-report schedule='30 4 * * MON-FRI' timezone=Europe/Berlin
 set nightly-report schedule='every weekday at 9:30'
 set shop/import-orders max_attempts=5 retry_backoff=30s 'tags=["billing"]'
 set shop/import-orders calendar= queue=imports --dry-run
+set 'feed-*' target=orders.tasks.fetch_feed --yes
 """
 NOT_JSON = (ValueFormat.TEXT, ValueFormat.NAME, ValueFormat.DURATION, ValueFormat.TIME)
 """Formats whose values are JSON strings. The command line has them without quotes."""
@@ -69,36 +77,109 @@ CHOICE = "invalid_choice"
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument("job", metavar="JOB", help=JOB_HELP)
-    parser.add_argument(
-        "fields",
-        nargs="+",
-        metavar="FIELD=VALUE",
-        help=f"a field and its new value: {', '.join(SETTABLE)}",
+    add_selection(
+        parser,
+        metavar="JOB|FIELD=VALUE",
+        help_text=f"a field and its new value: {', '.join(SETTABLE)}; or {JOB_HELP}",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show the changes; change nothing")
+    bulk_actions.add_confirmation(parser)
     add_json(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    output, is_dry = Output(command, options), options["dry_run"]
-    job = find_job(options["job"])
+    output = Output(command, options)
+    names = [*takewhile(_is_name, options["names"])]
+    assignments = [*dropwhile(_is_name, options["names"])]
+    if not assignments:
+        raise usage_error("Nothing was changed. Add FIELD=VALUE, such as max_attempts=3.")
+    selected = select(options | {"names": names}, find_job)
+    if selected.by_criteria or len(selected.rows) > 1:
+        _set_many(output, selected, assignments, options)
+    else:
+        _set_one(output, selected.rows[0], assignments, is_dry=options["dry_run"])
+
+
+def _is_name(argument: str) -> bool:
+    return "=" not in argument
+
+
+def _set_many(
+    output: Output, selected: SelectedRows[Job], assignments: Sequence[str], options: dict[str, Any]
+) -> None:
+    """Change each job. All values are read before the first job is saved."""
+    is_dry, using = options["dry_run"], alias_for(Job)
+    parsed = {job.pk: _parsed(assignments, job) for job in selected.rows}
+    if any(field.name == "name" for values in parsed.values() for field in values):
+        _refuse(["name: Several jobs are selected. Rename each job with its own command."])
+    changed = [job for job in selected.rows if _differs(job, parsed[job.pk])]
+    unchanged = [job for job in selected.rows if not _differs(job, parsed[job.pk])]
+    plan = Plan(
+        [bulk_actions.action_on_job(job) for job in changed],
+        "set",
+        lambda jobs: _save_many(jobs, parsed, is_dry=is_dry),
+        bulk_actions.JOBS_AT_ONCE,
+        skipped=[
+            SkippedRow(job_keys(job), str(job), "The fields already have these values.")
+            for job in unchanged
+        ],
+    )
+    if not is_dry:
+        bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
+        return
+    with transaction.atomic(using=using):
+        bulk_actions.perform(output, plan, summary=output.is_json)
+        transaction.set_rollback(True, using=using)
+    if not output.is_json:
+        output.line(f"set: {number_of(len(changed), 'job')}. Nothing was changed.")
+
+
+def _save_many(
+    jobs: Sequence[Job], parsed: Mapping[int, Mapping[DocumentField, Any]], *, is_dry: bool
+) -> list[ActionOutcome | Exception]:
+    before = [portable_document(job) for job in jobs]
+    for job in jobs:
+        _assign(job, parsed[job.pk])
+    refused = control.save_many(jobs, keep_going=True)
+    next_at = dict(
+        Cursor.objects.using(alias_for(Cursor))
+        .filter(pk__in=[job.pk for job in jobs])
+        .values_list("pk", "next_at")
+    )
+    results: list[ActionOutcome | Exception] = []
+    for position, job in enumerate(jobs):
+        if (error := refused.get(position)) is not None:
+            results.append(_with_fields(error, job))
+            continue
+        changes = _changes(before[position], portable_document(job))
+        fields = {
+            "dry_run": is_dry,
+            "changes": _redacted(changes),
+            "next_at": iso(next_at.get(job.pk)),
+        }
+        results.append(ActionOutcome("; ".join(_change_texts(changes)), fields))
+    return results
+
+
+def _with_fields(error: Exception, job: Job) -> Exception:
+    """Return the error with a text for people."""
+    if isinstance(error, ValidationError):
+        return ValueError(" ".join(_broken_rules(error, job)))
+    return error
+
+
+def _set_one(output: Output, job: Job, assignments: Sequence[str], *, is_dry: bool) -> None:
     before, label = portable_document(job), job_keys(job)
-    values = _parsed(options["fields"], job)
+    values = _parsed(assignments, job)
     next_before = next_after = _next_at(job)
-    if any(not field.is_same(field.value_of(job), value) for field, value in values.items()):
+    if _differs(job, values):
         next_after = _save(job, values, is_dry=is_dry)
     changes = _changes(before, portable_document(job))
     if output.is_json:
-        redacted = {
-            name: JOB_FIELDS[name].redacted_change(*values) for name, values in changes.items()
-        }
-        document = {"dry_run": is_dry, "changes": redacted, "next_at": iso(next_after)}
-        output.json({"version": 1, **label, **document})
+        changed = {"changes": _redacted(changes), "next_at": iso(next_after)}
+        output.json({"version": 1, **label, "dry_run": is_dry, **changed})
         return
-    for name, (was, now) in changes.items():
-        old, new = JOB_FIELDS[name].change_texts(was, now)
-        output.line(f"{label['job']}: {name}: {old} -> {new}", GOOD)
+    for text in _change_texts(changes):
+        output.line(f"{label['job']}: {text}", GOOD)
     if not changes:
         output.line(f"{label['job']}: nothing to change")
     if next_after != next_before:
@@ -226,6 +307,20 @@ def _refuse(problems: Sequence[str]) -> None:
     """Raise ``CommandError`` if there are problems."""
     if problems:
         raise usage_error("\n".join(["Nothing was changed.", *problems]))
+
+
+def _differs(job: Job, values: Mapping[DocumentField, Any]) -> bool:
+    return any(not field.is_same(field.value_of(job), value) for field, value in values.items())
+
+
+def _redacted(changes: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    return {name: JOB_FIELDS[name].redacted_change(*values) for name, values in changes.items()}
+
+
+def _change_texts(changes: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
+    for name, (was, now) in changes.items():
+        old, new = JOB_FIELDS[name].change_texts(was, now)
+        yield f"{name}: {old} -> {new}"
 
 
 def _changes(before: Document, after: Document) -> dict[str, tuple[Any, Any]]:

@@ -625,9 +625,27 @@ def test_pause_of_paused_job_shows_the_replaced_pause() -> None:
     assert (code, result["until"]) == (0, None)
     assert result["replaced"]["reason"] == f"by {getuser()}"
     assert datetime.fromisoformat(result["replaced"]["until"]) == until
-    assert f"(replaces paused until resumed: deploy ({getuser()}))" in call("pause", "first")[1]
+    again = ("pause", "first", "--reason", "again")
+    assert f"(replaces paused until resumed: deploy ({getuser()}))" in call(*again)[1]
     Job.objects.update(pause_reason="")
-    assert "(replaces paused until resumed)" in call("pause", "first")[1]
+    assert "(replaces paused until resumed)" in call(*again)[1]
+
+
+def test_pause_without_reason_and_end_keeps_those_of_a_paused_job() -> None:
+    job = make_job(name="first")
+    call("pause", "first", "--reason", "data provider down", "--until", "1w")
+    job.refresh_from_db()
+    code, shown = document("pause", "first")
+    (result,) = shown["results"]
+    assert (code, result["done"], result["replaced"]) == (0, True, None)
+    assert (result["reason"], datetime.fromisoformat(result["until"])) == (
+        f"data provider down ({getuser()})",
+        job.paused_until,
+    )
+    assert "first: already paused until" in call("pause", "first")[1]
+    version = job.version
+    job.refresh_from_db()
+    assert (job.version, job.pause_reason) == (version, f"data provider down ({getuser()})")
 
 
 def test_resume_says_that_runs_of_an_unknown_target_fail() -> None:

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.bulk_skips import why_not_paused
 from django_dcron.management.dcron import bulk_actions, option_values
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
@@ -50,11 +51,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     selected = select(options, find_job)
     reason = bulk_actions.reason_with_user(options["reason"])
     # As in the admin, a pause of many jobs doesn't replace the reason and end of another pause.
+    # Neither does a pause without a reason and an end.
+    replace = not selected.by_criteria and bool(options["reason"] or until)
     skipped = bulk_actions.skipped_jobs(selected, why_not_paused)
     plan = Plan(
         [bulk_actions.action_on_job(job) for job in selected.rows if job.pk not in skipped],
         "pause",
-        lambda jobs: _pause(jobs, reason, until, replace=not selected.by_criteria),
+        lambda jobs: _pause(jobs, reason, until, replace=replace),
         bulk_actions.JOBS_AT_ONCE,
         skipped=[*skipped.values()],
     )
@@ -64,15 +67,30 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _pause(
     jobs: Sequence[Job], reason: str, until: datetime | None, *, replace: bool
 ) -> list[ActionOutcome | Exception]:
-    replaced = [
+    earlier: list[dict[str, Any] | None] = [
         None if job.enabled else {"reason": job.pause_reason, "until": job.paused_until}
         for job in jobs
     ]
+    wanted = {"reason": reason, "until": until}
     refused = control.pause_many(jobs, reason, until, replace=replace)
     return [
-        refused.get(position) or _done(reason, until, before)
-        for position, before in enumerate(replaced)
+        _unchanged(**before)
+        if before and (_is_paused(refused.get(position)) or before == wanted)
+        else refused.get(position) or _done(reason, until, before)
+        for position, before in enumerate(earlier)
     ]
+
+
+def _is_paused(refusal: Exception | None) -> bool:
+    return isinstance(refusal, NotPossible) and refusal.code == "paused"
+
+
+def _unchanged(reason: str, until: datetime | None) -> ActionOutcome:
+    """Return the outcome for a job that stays paused as it was."""
+    return ActionOutcome(
+        f"already {_pause_text(reason, until)}",
+        {"reason": reason, "until": until, "replaced": None},
+    )
 
 
 def _done(reason: str, until: datetime | None, replaced: dict[str, Any] | None) -> ActionOutcome:

@@ -56,6 +56,14 @@ def test_pause_without_reason_names_the_user(api: Api) -> None:
     assert api.post(f"jobs/{job.pk}/pause/").json()["pause_reason"] == "by admin"
 
 
+def test_pause_without_reason_and_end_keeps_those_of_a_paused_job(api: Api) -> None:
+    job = control.pause(make_job(), "data provider down")
+    response = api.post(f"jobs/{job.pk}/pause/", {})
+    assert response.status_code == 200
+    assert response.json()["pause_reason"] == "data provider down"
+    assert Job.objects.get(pk=job.pk).version == job.version
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [

@@ -166,7 +166,8 @@ class JobViewSet(BulkJobViewSet):
     def pause(self, request: Request, job_id: str) -> Response:
         job, values = self._job(job_id), self.validate(PauseSerializer, request.data)
         reason = signed_reason(values["reason"], request.user.get_username())
-        control.pause(job, reason, values["until"])
+        if job.enabled or values["reason"] or values["until"]:
+            control.pause(job, reason, values["until"])
         return _response(job)
 
     @action(detail=True, methods=["post"])

@@ -890,6 +890,38 @@ def test_cancel_accepts_selection_of_jobs() -> None:
     assert call("cancel", "shop/*", str(kept.pk))[0] == 2
 
 
+def test_selection_to_cancel_skips_runs_that_are_not_due() -> None:
+    """Cancelling a backlog must not cancel a nightly job's next run, which was claimed ahead."""
+    job, *_others = make_shop()
+    soon = database_now("default") + timedelta(hours=1)
+    backlog = make_run(job, "queued")
+    retry = make_run(job, attempt=2, due_at=soon)
+    ahead = [make_run(job, due_at=soon, scheduled_at=soon + timedelta(hours=n)) for n in range(2)]
+    code, shown = document("cancel", "shop/*", "--yes")
+    assert (code, {each["run"] for each in shown["results"]}) == (
+        0,
+        {str(backlog.pk), str(retry.pk)},
+    )
+    assert {each["run"] for each in shown["skipped"]} == {str(run.pk) for run in ahead}
+    assert "skipped 2 runs" in call("cancel", "--namespace", "shop", "--yes")[1]
+    assert call("cancel", "shop/*", str(ahead[0].pk), "--yes")[0] == 0, "named by its id"
+    assert call("cancel", "shop/import")[0] == 0, "named by its job"
+    assert not Run.objects.exclude(state="cancelled").exists()
+
+
+def test_runs_to_cancel_are_selected_by_their_state() -> None:
+    job, *_others = make_shop()
+    queued, running = make_run(job, "queued"), make_run(job, "running")
+    code, shown = document("cancel", "shop/*", "--run-state", "queued", "--yes")
+    assert (code, [each["run"] for each in shown["results"]]) == (0, [str(queued.pk)])
+    assert (
+        "no queued or pending runs"
+        in (call("cancel", "shop/import", "--run-state", "queued", "--run-state", "pending")[1])
+    )
+    running.refresh_from_db()
+    assert running.cancel_requested_at is None
+
+
 def test_run_of_selection_does_not_wait() -> None:
     make_shop()
     assert call("run", "shop/*")[0] == 2

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
+from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.action_texts import cancelled_text
 from django_dcron.management.dcron import bulk_actions
-from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
+from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan, SkippedRow
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job, Run
-from django_dcron.policies.lifecycle import UNFINISHED
+from django_dcron.policies.lifecycle import UNFINISHED, State
 from django_dcron.utils.batches import in_batches
 
 HELP = (
     "Cancel runs. A run that hasn't started ends; a running run is asked to stop. With a job: "
     "cancel all its unfinished runs. Its schedule continues; use dcron pause to stop that. A "
-    "selection of jobs by pattern or option asks for confirmation. Exit codes: 1 if a run couldn't "
-    "be cancelled (the others are) or no jobs match; 2 if there is no such run or job and nothing "
-    "was done."
+    "selection of jobs by pattern or option asks for confirmation, and skips runs that aren't due "
+    "yet. Exit codes: 1 if a run couldn't be cancelled (the others are) or no jobs match; 2 if "
+    "there is no such run or job and nothing was done."
 )
 EXAMPLES = """
 cancel 019a9f3c-5b7e
 cancel nightly-report --reason "wrong month"
-cancel --namespace shop --state running --dry-run
+cancel --queue shop --run-state queued --dry-run
 """
 
 JOBS_PER_QUERY = 500
+NOT_DUE = "The run isn't due yet."
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -40,6 +43,13 @@ def add_arguments(parser: CommandParser) -> None:
         parser,
         metavar="RUN|JOB",
         help_text=f"{RUN_HELP}; or {JOB_HELP}, to cancel all its unfinished runs",
+    )
+    parser.add_argument(
+        "--run-state",
+        action="append",
+        default=[],
+        choices=[state.value for state in State if state in UNFINISHED],
+        help="of the selected jobs, only runs in this state (repeatable)",
     )
     parser.add_argument(
         "--reason", default="", metavar="TEXT", help="shown with the run; your user name is added"
@@ -53,26 +63,44 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     reason = bulk_actions.reason_with_user(options["reason"])
     output = Output(command, options)
     runs = [row for row in selected.rows if isinstance(row, Run)]
-    runs += _unfinished_runs([row for row in selected.rows if isinstance(row, Job)])
+    named = {run.pk for run in runs}
+    states = options["run_state"] or UNFINISHED
+    runs += _runs_in([row for row in selected.rows if isinstance(row, Job)], states)
     if not runs and not output.is_json:
-        output.line("Nothing to cancel: there are no unfinished runs.")
+        output.line(f"Nothing to cancel: there are no {_kind(options['run_state'])} runs.")
         return
     unique = {run.pk: run for run in runs}.values()
+    now = database_now(alias_for(Run))
+    ahead = {run.pk for run in unique if _is_ahead(run, now)}
+    kept = ahead - named if selected.by_criteria else set()
+    actions = [bulk_actions.action_on_run(run) for run in unique]
     plan = Plan(
-        [bulk_actions.action_on_run(run) for run in unique],
+        [each for each in actions if each.row.pk not in kept],
         "cancel",
         lambda runs: _cancel(runs, reason),
         control.CANCELLED_AT_ONCE,
         noun="run",
+        skipped=[
+            SkippedRow(each.identity, each.name, NOT_DUE) for each in actions if each.row.pk in kept
+        ],
     )
     bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
 
 
-def _unfinished_runs(jobs: Sequence[Job]) -> Iterator[Run]:
-    """Yield the unfinished runs of the jobs, job by job."""
+def _kind(states: Sequence[str]) -> str:
+    return " or ".join(states) or "unfinished"
+
+
+def _is_ahead(run: Run, now: datetime) -> bool:
+    """Return whether a node claimed the run ahead. A retry that waits isn't ahead."""
+    return run.attempt == 1 and run.state != State.RUNNING and run.due_at > now
+
+
+def _runs_in(jobs: Sequence[Job], states: Collection[str]) -> Iterator[Run]:
+    """Yield the runs of the jobs in these states, job by job."""
     for batch in in_batches(jobs, JOBS_PER_QUERY):
         runs = Run.objects.using(alias_for(Run)).filter(
-            job__in=[job.pk for job in batch], state__in=UNFINISHED
+            job__in=[job.pk for job in batch], state__in=states
         )
         yield from runs.select_related("job").order_by(
             "job__namespace", "job__name", "due_at", "pk"

@@ -8,6 +8,7 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from django.db import OperationalError
 
+from django_dcron import targets
 from django_dcron.exceptions import (
     InvalidArguments,
     PermanentFailure,
@@ -17,7 +18,7 @@ from django_dcron.exceptions import (
     SignatureMismatch,
     UnknownTarget,
 )
-from django_dcron.execution.failure import OLDER_CODE, RESTART, ending_of, exception_names
+from django_dcron.execution.failure import OLDER_CODE, REGISTER, RESTART, ending_of, exception_names
 from django_dcron.policies.incidents import message_line
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.policies.retry import FailureClass
@@ -81,6 +82,20 @@ def test_exception_determines_the_failure_class(exception: Exception, kind: Fail
 
 def test_unknown_target_first_advises_a_restart() -> None:
     assert ending(UnknownTarget("x")).message == f"x. {RESTART}"
+
+
+def test_restart_is_advised_before_the_registration_of_a_function() -> None:
+    """The function may be registered in newer code than that of the worker."""
+    key = f"{__name__}.{test_exception_determines_the_failure_class.__name__}"
+    with pytest.raises(UnknownTarget) as unknown:
+        targets.get(key)
+    assert REGISTER in str(unknown.value)
+    message = ending(unknown.value).message
+    cause, restart, advice = message.partition(RESTART)
+    assert f"the module {__name__} exists." in cause
+    assert restart
+    assert advice.startswith(" Otherwise, register the function as a task in cron.py")
+    assert advice.endswith("imports.")
 
 
 def test_advice_follows_a_question_without_a_period() -> None:

@@ -47,6 +47,8 @@ READ_LIMIT = 100_000
 """The maximum number of occurrences that one call checks, with or without a run."""
 INSERTED_AT_ONCE = 2000
 
+UNSUCCESSFUL = (State.MISSED, State.FAILED, State.CANCELLED)
+"""The states of a run that is usually run again."""
 WHY_WAITING = "backfilled; waiting for its turn"
 
 
@@ -66,7 +68,7 @@ class Backfill:
     A paused job has the end of its pause instead of the cursor.
     """
     unsuccessful: tuple[datetime, ...] = ()
-    """The occurrences whose run is missed or failed and wasn't run again, oldest first."""
+    """The occurrences whose run is missed, failed or cancelled, and wasn't rerun, oldest first."""
 
     def __str__(self) -> str:
         summary = number_of(len(self.occurrences), "occurrence")
@@ -265,13 +267,13 @@ def _occurrences(cursor: Cursor, start: datetime, until: datetime) -> Iterator[d
 def _with_run(job: Job, first: datetime, last: datetime, using: str) -> dict[datetime, bool]:
     """Return the occurrences from ``first`` to ``last`` that have a run.
 
-    The values tell whether the run is missed or failed and wasn't run again.
+    The values tell whether the run is missed, failed or cancelled and wasn't run again.
     """
     runs = Run.objects.using(using).filter(
         job=job.pk, scheduled_at__gte=first, scheduled_at__lte=last
     )
     reruns = Run.objects.using(using).filter(rerun_of=OuterRef("pk"))
-    unsuccessful = Q(state__in=(State.MISSED, State.FAILED)) & ~Q(Exists(reruns))
+    unsuccessful = Q(state__in=UNSUCCESSFUL) & ~Q(Exists(reruns))
     return dict(
         runs.order_by()
         .annotate(unsuccessful=ExpressionWrapper(unsuccessful, output_field=BooleanField()))

@@ -1212,33 +1212,34 @@ def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess)
     code, message = call("backfill", *window)
     assert code == 0
     assert message.startswith(
-        "hourly: 0 runs created.\n3 other occurrences skipped: a run exists.\n2 of them are missed "
-        "or failed. To run them again: manage.py dcron rerun --job hourly "
+        "hourly: 0 runs created.\n3 other occurrences skipped: a run exists.\n2 of them are "
+        "missed, failed or cancelled. To run them again: manage.py dcron rerun --job hourly "
     )
 
 
 @pytest.mark.parametrize("options", [("--dry-run",), ("--no-wait",)])
-def test_backfill_prints_how_to_run_missed_and_failed_runs_again(options: tuple[str, ...]) -> None:
+def test_backfill_prints_how_to_run_unsuccessful_runs_again(options: tuple[str, ...]) -> None:
     with set_clock(datetime(2026, 11, 3, 12, 30, tzinfo=UTC)):
         job = make_job(name="every hour", schedule="0 * * * *", timezone="Asia/Tokyo")
         runs = {
             hour: make_run(job, state, scheduled_at=datetime(2026, 11, 3, hour, tzinfo=UTC))
-            for hour, state in ((5, "missed"), (6, "missed"), (7, "failed"), (8, "succeeded"))
+            for hour, state in ((5, "missed"), (6, "cancelled"), (7, "failed"), (8, "succeeded"))
         }
         make_run(job, "pending", trigger="rerun", rerun_of=runs[5])
         window = ("backfill", "every hour", "14:00", "18:00")
         command = (
-            "rerun --job 'every hour' --state missed --state failed "
+            "rerun --job 'every hour' --state missed --state failed --state cancelled "
             "--since 2026-11-03T15:00:00+09:00 --until 2026-11-03T16:00:01+09:00"
         )
         message = call(*window, *options)[1]
-        assert f"2 of them are missed or failed. To run them again: manage.py dcron {command}" in (
-            message
+        assert (
+            "2 of them are missed, failed or cancelled. To run them again: manage.py dcron "
+            f"{command}" in message
         )
         assert document(*window, *options)[1]["unsuccessful"] == 2
         *_, last = call(*shlex.split(command), "--yes")[1].splitlines()
         assert last == "rerun: 2 done"
-        assert "missed or failed" not in call(*window, *options)[1]
+        assert "missed, failed" not in call(*window, *options)[1]
 
 
 def test_backfill_of_an_imported_job_warns_of_the_runs_of_the_source() -> None:

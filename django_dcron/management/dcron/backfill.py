@@ -20,7 +20,7 @@ from django_dcron.diagnosis.start_caution import backfill_cautions
 from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.exceptions import DcronError, InvalidSchedule
 from django_dcron.jobs import backfill as backfilling
-from django_dcron.jobs.backfill import Backfill
+from django_dcron.jobs.backfill import UNSUCCESSFUL, Backfill
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.freezes import freeze_text
@@ -178,8 +178,8 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
     if planned.unsuccessful:
         number = len(planned.unsuccessful)
         output.line(
-            f"{number} of them {'is' if number == 1 else 'are'} missed or failed. To run "
-            f"{'it' if number == 1 else 'them'} again: manage.py dcron rerun "
+            f"{number} of them {'is' if number == 1 else 'are'} missed, failed or cancelled. "
+            f"To run {'it' if number == 1 else 'them'} again: manage.py dcron rerun "
             f"{_rerun_selection(job, planned)}",
             WARNING,
         )
@@ -201,10 +201,11 @@ def _range_text(job: Job, planned: Backfill) -> str:
 def _rerun_selection(job: Job, planned: Backfill) -> str:
     """Return the options of ``dcron rerun`` that select the unsuccessful runs."""
     zone = schedule_zone_of(job)
+    states = " ".join(f"--state {state.value}" for state in UNSUCCESSFUL)
     since = planned.unsuccessful[0]
     until = min(planned.unsuccessful[-1] + timedelta(seconds=1), planned.until)
     return (
-        f"--job {shlex.quote(str(job))} --state missed --state failed "
+        f"--job {shlex.quote(str(job))} {states} "
         f"--since {since.astimezone(zone).isoformat()} --until {until.astimezone(zone).isoformat()}"
     )
 

@@ -50,6 +50,36 @@ urlpatterns = [
     path("start/", start_import),
 ]
 """
+DEV_SETTINGS = "shop/dev_settings.py"
+PRODUCTION = """
+INSTALLED_APPS = ["django_dcron", "django_htmx", "shop", *INSTALLED_APPS]
+CACHES = {
+    "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://redis.invalid/1"},
+}
+CELERY_BROKER_URL = "redis://redis.invalid/0"
+DCRON_COMMANDS = ["clearsessions"]
+"""
+CELERY = """
+from celery import Celery
+
+app = Celery("shop")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+"""
+DEVELOPMENT = """
+import django
+django.setup()
+from django.core.management import call_command
+from django_dcron import control
+from django_dcron.models import Job, Run
+
+call_command("migrate", verbosity=0)
+call_command("check", databases=["default"], fail_level="WARNING")
+job = control.save(Job(name="clear", target="command:clearsessions", schedule="@daily"))
+run = control.trigger(job)
+call_command("runcron", "--once", verbosity=0)
+run.refresh_from_db()
+assert run.state == "succeeded", (run.state, run.reason)
+"""
 PEOPLE = """
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import PermissionsMixin
@@ -139,6 +169,7 @@ def test_guide_works_with_own_database_custom_user_atomic_requests_and_asgi(tmp_
     settings = tmp_path / "shop" / "settings.py"
     settings.write_text(settings.read_text() + SETTINGS)
     blocks = blocks_of("../how-to/project-setup.md")
+    blocks = [(name, text) for name, text in blocks if name != DEV_SETTINGS]
     assert {name for name, _ in blocks} == {"shop/routers.py", "shop/settings.py", "shop/views.py"}
     for name, text in blocks:
         path = tmp_path / name
@@ -154,6 +185,17 @@ def test_guide_works_with_own_database_custom_user_atomic_requests_and_asgi(tmp_
     # An asynchronous view has no transaction of the request.
     settings.write_text(settings.read_text().replace(ATOMIC, ""))
     run_script(tmp_path, "shop.settings", ASGI)
+
+
+def test_development_settings_need_no_redis_and_no_celery(tmp_path: Path) -> None:
+    call_command("startproject", "shop", tmp_path)
+    settings = tmp_path / "shop" / "settings.py"
+    settings.write_text(settings.read_text() + PRODUCTION)
+    (tmp_path / "shop" / "celery.py").write_text(CELERY)
+    (tmp_path / "shop" / "__init__.py").write_text("from shop.celery import app\n")
+    development = dict(blocks_of("../how-to/project-setup.md"))[DEV_SETTINGS]
+    (tmp_path / DEV_SETTINGS).write_text(development)
+    run_script(tmp_path, "shop.dev_settings", DEVELOPMENT)
 
 
 def test_no_model_references_another_app() -> None:

@@ -158,6 +158,24 @@ def test_succeeded_run_is_explained() -> None:
         assert value in answer.sentences[0]
 
 
+@pytest.mark.parametrize("state", ["succeeded", "failed", "running"])
+def test_backfilled_run_starts_after_its_release(state: str) -> None:
+    """Its occurrence may be months before, so "due" would be wrong."""
+    job = make_job()
+    times = run_times() if state != "running" else {"started_at": NOON}
+    make_run(job, **{"state": state, "trigger": "backfill", "attempt": 1} | times)
+    (sentence,) = (each for each in explain(job, NOON).sentences if each.code == state)
+    assert "after it was released" in str(sentence)
+
+
+def test_run_that_was_sent_again_says_so() -> None:
+    job = make_job()
+    run = make_run(job, state="queued", queued_at=NOON, deliveries=1)
+    assert "sent to a worker at" in explain(job, NOON).sentences[0]
+    Run.objects.filter(pk=run.pk).update(deliveries=2)
+    assert "sent to a worker again at" in explain(job, NOON).sentences[0]
+
+
 ENDED = {"started": "2024-05-06 12:00:00 UTC", "late": "20 ms", "took": "1m 30s"}
 STATES: list[tuple[dict[str, Any], WhyVerdict, str, dict[str, Any]]] = [
     (

@@ -9,7 +9,7 @@ from django.utils.timezone import now
 from pytest_django import Settings
 
 from django_dcron import control, targets
-from django_dcron.models import Cursor, Job, Run
+from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
 from django_dcron.targets import cron
@@ -84,6 +84,14 @@ def test_show_prints_pause_running_run_and_problem() -> None:
     text = shown()
     assert "state quarantined problem " in text
     assert "'nonsense'" in text
+
+
+def test_show_counts_the_runs_of_a_shadow() -> None:
+    job = make_idle_job(name="report")
+    Statistics.objects.filter(pk=job.pk).delete()
+    Statistics.objects.create(job=job, succeeded=5, shadow_runs=3, last_state="succeeded")
+    assert "runs 2 succeeded" in shown()
+    assert "3 as a shadow (the target wasn't called)" in shown()
 
 
 def test_all_times_are_in_the_zone_of_the_site(settings: Settings) -> None:

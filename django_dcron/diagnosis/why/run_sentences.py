@@ -121,6 +121,11 @@ def _final_sentence(run: Run, at: FormatTime) -> Sentence:
                 "The run succeeded. It started at %(started)s, %(late)s after it was due, and "
                 "took %(took)s."
             )
+            if run.trigger == Trigger.BACKFILL:
+                text = _(
+                    "The run succeeded. It started at %(started)s, %(late)s after it was released, "
+                    "and took %(took)s."
+                )
             return Sentence(
                 "succeeded",
                 text,
@@ -133,6 +138,11 @@ def _final_sentence(run: Run, at: FormatTime) -> Sentence:
                 "The run failed. It started at %(started)s, %(late)s after it was due, and "
                 "took %(took)s."
             )
+            if run.trigger == Trigger.BACKFILL:
+                text = _(
+                    "The run failed. It started at %(started)s, %(late)s after it was released, "
+                    "and took %(took)s."
+                )
             return Sentence(
                 "failed",
                 text,
@@ -176,10 +186,17 @@ def _unfinished_sentence(run: Run, job: Job, now: datetime, at: FormatTime) -> S
             text = _(
                 "The run is in progress. It started at %(started)s, %(late)s after it was due."
             )
+            if run.trigger == Trigger.BACKFILL:
+                text = _(
+                    "The run is in progress. It started at %(started)s, %(late)s after it was "
+                    "released."
+                )
             started = at(run.started_at) if run.started_at else ""
             return Sentence("running", text, started=started, late=_start_delay_text(run))
         case State.QUEUED:
             text = _("The run was sent to a worker at %(queued)s but hasn't started yet.")
+            if run.deliveries > 1:
+                text = _("The run was sent to a worker again at %(queued)s but hasn't started yet.")
             return Sentence("queued", text, queued=at(run.queued_at) if run.queued_at else "")
         case State.WAITING if run.limited:
             text = _("The run is waiting for the job's limit: %(reason)s.")

@@ -161,7 +161,10 @@ def _statistics_fields(
     statistics: Statistics | None, lately: SuccessRate
 ) -> Iterator[tuple[str, Cell]]:
     counted = statistics or Statistics()
-    yield "runs", ", ".join(f"{counted.shown_count(state)} {state}" for state in COUNTED_STATES)
+    counts = [f"{counted.shown_count(state)} {state}" for state in COUNTED_STATES]
+    if counted.shadow_runs:
+        counts.append(f"{counted.shadow_runs} as a shadow (the target wasn't called)")
+    yield "runs", ", ".join(counts)
     if lately.percent is not None:
         yield "success rate", f"{lately.percent:g}% of the latest {lately.ended}"
     if counted.last_state:

@@ -800,6 +800,16 @@ def test_resume_selects_jobs_by_the_reason_of_their_pause() -> None:
     assert paused_jobs() == {"contained", "other-case"}
 
 
+def test_resume_selects_by_a_reason_that_stayed_when_another_user_changed_the_end() -> None:
+    job, reason = make_idle_job(), signed_reason("deploy", "ada")
+    with control.acting_as("ada"):
+        control.pause(job, reason)
+    with control.acting_as("bob"):
+        control.pause(job, reason, until=database_now("default") + timedelta(hours=1))
+    assert call("resume", "--reason", "deploy", "--yes")[0] == 0
+    assert paused_jobs() == set()
+
+
 @pytest.mark.parametrize("language", ["en", "de", "zh-hans"])
 def test_resume_knows_signed_reasons_of_all_languages(language: str) -> None:
     with override(language), control.acting_as("ada@example.com"):

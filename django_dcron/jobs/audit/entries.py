@@ -71,7 +71,10 @@ def pause_authors(jobs: Iterable[Job]) -> dict[int, str]:
     latest: dict[int, tuple[str, str]] = {}
     for keys in batches_of_keys(reasons.keys()):
         pauses = AuditEntry.objects.using(alias_for(AuditEntry)).filter(
-            kind=AuditKind.JOB, object_id__in=[*map(str, keys)], action=AuditAction.PAUSE
+            kind=AuditKind.JOB,
+            object_id__in=[*map(str, keys)],
+            action=AuditAction.PAUSE,
+            after__has_key="pause_reason",  # other entries only change the end of the pause
         )
         for key, reason, actor in pauses.order_by("at", "pk").values_list(
             "object_id", "reason", "actor"

@@ -1,10 +1,10 @@
-"""JSON values: whether a database can store them, whether two are equal, and duplicate keys."""
+"""JSON values: whether a database can store them, which are equal, and duplicate keys."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -81,6 +81,18 @@ def same_json(one: Any, other: Any) -> bool:
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same_json(one[name], other[name]) for name in one)
     return bool(one == other)
+
+
+def json_identity(value: Any) -> Hashable:
+    """Return a hashable value, which is the same for values that are equal as JSON."""
+    if isinstance(value, bool):
+        return (bool, value)
+    if isinstance(value, list | tuple):
+        return (list, *map(json_identity, value))
+    if isinstance(value, dict):
+        return frozenset((name, json_identity(inner)) for name, inner in value.items())
+    identity: Hashable = value
+    return identity
 
 
 def duplicate_key(pairs: Iterable[tuple[str, Any]]) -> str | None:

@@ -313,6 +313,31 @@ def test_declared_job_that_repeats_an_imported_job_is_created_paused(prefix: str
         assert not any("imported" in change for change in synced()), "its arguments differ"
 
 
+@pytest.mark.parametrize("number", [2, 20])
+def test_search_for_twins_compares_each_job_once(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of imported jobs may have the same target, for example one for each tenant."""
+    target = "tests.app.tasks.echo"
+    for city in range(number):
+        kwargs = {"city": city}
+        make_job(name=f"old-{city}", target=target, kwargs=kwargs, import_source="redbeat")
+    make_job(name="new", target=target, kwargs={"city": 1}, declared={})
+    jobs = {job.name: job for job in Job.objects.all()}
+    imported = [job for job in jobs.values() if job.import_source]
+    compared: list[Any] = []
+    work_of = comparison._work_of
+    monkeypatch.setattr(comparison, "_work_of", lambda job: compared.append(job) or work_of(job))
+
+    twins = sync.enabled_twins(imported, Job.objects.all())
+
+    assert twins == {jobs["old-1"].pk: jobs["new"]}
+    assert len(compared) == number + 1
+    compared.clear()
+    assert sync.enabled_twins([jobs["new"]], Job.objects.all()) == {jobs["new"].pk: jobs["old-1"]}
+    assert len(compared) == number + 1
+
+
 def test_changed_secrets_are_marked() -> None:
     with code(name="new", kwargs={"city": "ftp://ann:a@bonn"}):
         synced()

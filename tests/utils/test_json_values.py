@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from django_dcron.utils.json_values import MAX_DEPTH, check_storable, duplicate_key, same_json
+from django_dcron.utils.json_values import (
+    MAX_DEPTH,
+    check_storable,
+    duplicate_key,
+    json_identity,
+    same_json,
+)
 
 
 def nested(levels: int, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
@@ -62,6 +68,7 @@ def test_error_for_nul_character_names_it() -> None:
 def test_same_json_is_true_for_equal_json_values(one: Any, other: Any) -> None:
     assert same_json(one, other) is True
     assert same_json(other, one) is True
+    assert json_identity(one) == json_identity(other)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +99,7 @@ def test_same_json_is_true_for_equal_json_values(one: Any, other: Any) -> None:
 def test_same_json_is_false_for_different_json_values(one: Any, other: Any) -> None:
     assert same_json(one, other) is False
     assert same_json(other, one) is False
+    assert json_identity(one) != json_identity(other)
 
 
 def test_duplicate_key_is_found() -> None:

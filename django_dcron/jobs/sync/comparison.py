@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import copy
 import shlex
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -35,9 +34,9 @@ from django_dcron.jobs.sync.stored import (
 )
 from django_dcron.models import Job
 from django_dcron.models.job_states import EXHAUSTED
-from django_dcron.targets.shadow import PREFIX
+from django_dcron.targets.shadow import PREFIX, is_shadow
 from django_dcron.utils.bounded_text import with_ellipsis
-from django_dcron.utils.json_values import same_json
+from django_dcron.utils.json_values import json_identity, same_json
 
 NO_LONGER_DECLARED = "no longer declared in code"
 DECLARED_DISABLED = "declared disabled in code"
@@ -62,8 +61,8 @@ def plan(only: tuple[str, str] | None = None) -> list[SyncChange]:
         if only in (None, declaration.key)
     }
     rows = {(job.namespace, job.name): job for job in _rows(list(declared), only)}
-    new = [declaration.target for key, declaration in declared.items() if key not in rows]
-    imported = _imported_jobs(new) if new else []
+    new = {declaration.target for key, declaration in declared.items() if key not in rows}
+    imported = _imported_jobs(Job.objects.using(alias_for(Job)), new)
     changes = refuse_unknown_predecessors(
         [
             change
@@ -108,67 +107,60 @@ def _rows(declared: list[tuple[str, str]], only: tuple[str, str] | None) -> Iter
     return rows.filter(Q(declared__isnull=False) | Q(name__in={name for _, name in declared}))
 
 
-def _imported_jobs(targets_of_new: Collection[str]) -> list[Job]:
-    """Return the imported jobs, and shadows of them, that execute one of these targets."""
-    wanted = [*targets_of_new, *(f"{PREFIX}{target}" for target in targets_of_new)]
-    rows = Job.objects.using(alias_for(Job)).filter(target__in=wanted)
-    return list(rows.exclude(import_source="").order_by("pk"))
-
-
-def _does_the_same(imported: Job, wanted: Mapping[str, Any]) -> bool:
-    """Return whether the imported job calls the declared target with the declared arguments."""
-    return imported.target.removeprefix(PREFIX) == wanted["target"] and all(
-        same_json(
-            to_stored(JOB_FIELDS[name].value_of(imported)), _stored_value(JOB_FIELDS[name], wanted)
-        )
-        for name in ("args", "kwargs")
-    )
-
-
 def enabled_twins(jobs: Iterable[Job], rows: QuerySet[Job]) -> dict[int, Job]:
     """Return an enabled job that does the same work, by the key of each job that has one.
 
     The twin of a declared job is an imported one, and the twin of an imported job a declared one.
-    Twins are sought among ``rows``.
+    Twins are sought among ``rows``, and have only the fields of their work and origin.
     """
-    jobs = [job for job in jobs if job.declared is not None or job.import_source]
-    work = {job.target.removeprefix(PREFIX) for job in jobs}
-    if not work:
-        return {}
-    candidates = rows.filter(
-        Q(declared__isnull=False) | ~Q(import_source=""),
-        enabled=True,
-        target__in=[*work, *(f"{PREFIX}{target}" for target in work)],
+    jobs = list(jobs)
+    declared = [job for job in jobs if job.declared is not None and not is_shadow(job.target)]
+    imported = [job for job in jobs if job.declared is None and job.import_source]
+    enabled = rows.filter(enabled=True)
+    targets_of_imported = {job.target.removeprefix(PREFIX) for job in imported}
+    candidates = (
+        (declared, _imported_jobs(enabled, {job.target for job in declared})),
+        (imported, _by_work(enabled.filter(declared__isnull=False), targets_of_imported)),
     )
-    enabled: defaultdict[str, list[Job]] = defaultdict(list)
-    for row in candidates.order_by("pk"):
-        enabled[row.target.removeprefix(PREFIX)].append(row)
-    twins = {}
-    for job in jobs:
-        others = enabled[job.target.removeprefix(PREFIX)]
-        if twin := next((each for each in others if _are_twins(job, each)), None):
-            twins[job.pk] = twin
-    return twins
+    return {
+        job.pk: twins[work]
+        for group, twins in candidates
+        if twins
+        for job in group
+        if (work := _work_of(job)) in twins
+    }
 
 
-def _are_twins(one: Job, other: Job) -> bool:
-    """Return whether one job is declared, the other is imported, and both do the same work."""
-    declared, imported = (one, other) if one.declared is not None else (other, one)
-    if declared.declared is None or not imported.import_source or declared.pk == imported.pk:
-        return False
-    names = ("target", "args", "kwargs")
-    work = {name: to_stored(JOB_FIELDS[name].value_of(declared)) for name in names}
-    return _does_the_same(imported, work)
+def _imported_jobs(rows: QuerySet[Job], executed: set[str]) -> dict[Hashable, Job]:
+    """Return the imported jobs, and shadows of them, with these targets. See ``_by_work``."""
+    imported = rows.filter(declared__isnull=True).exclude(import_source="")
+    return _by_work(imported, executed | {f"{PREFIX}{target}" for target in executed})
+
+
+def _by_work(rows: QuerySet[Job], wanted: Collection[str]) -> dict[Hashable, Job]:
+    """Return the oldest job with these targets for each work: the target and its arguments."""
+    found = rows.filter(target__in=wanted).order_by("-pk")
+    fields = ("namespace", "name", "target", "args", "kwargs", "import_source")
+    return {_work_of(job): job for job in found.only(*fields)}
+
+
+def _work_of(job: Job) -> Hashable:
+    return _work(job.target.removeprefix(PREFIX), job.args, job.kwargs)
+
+
+def _work(target: str, args: Any, kwargs: Any) -> Hashable:
+    return target, json_identity(args), json_identity(kwargs)
 
 
 def _compare(
-    declaration: targets.Declaration, job: Job | None, imported: Collection[Job]
+    declaration: targets.Declaration, job: Job | None, imported: Mapping[Hashable, Job]
 ) -> list[SyncChange]:
     """Compare a declaration with its job. ``imported``: see ``_imported_jobs``."""
     try:
         wanted = stored_declaration(declaration)
         if job is None:
-            same = next((each for each in imported if _does_the_same(each, wanted)), None)
+            arguments = (_stored_value(JOB_FIELDS[name], wanted) for name in ("args", "kwargs"))
+            same = imported.get(_work(wanted["target"], *arguments))
             return [_creation(declaration, wanted, same)]
         if job.declared is not None:
             return _merge(declaration, job, wanted)

@@ -895,6 +895,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "locks_in_database",
+                    models.BooleanField(
+                        default=False,
+                        help_text="The node's locks are in the database: DCRON_LOCK is database, or the node was started with --embedded.",
+                        verbose_name="locks in the database",
+                    ),
+                ),
+                (
                     "agenda",
                     models.PositiveIntegerField(default=0, verbose_name="runs on agenda"),
                 ),

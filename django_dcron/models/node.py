@@ -62,6 +62,14 @@ class Node(models.Model):
         default=0,
         help_text=_("The node's DCRON_SHARDS setting. Only nodes with the same value share work."),
     )
+    locks_in_database = models.BooleanField(
+        _("locks in the database"),
+        default=False,
+        help_text=_(
+            "The node's locks are in the database: DCRON_LOCK is database, or the node was started "
+            "with --embedded."
+        ),
+    )
     agenda = models.PositiveIntegerField(_("runs on agenda"), default=0)
     skew = models.DurationField(
         _("clock skew"),

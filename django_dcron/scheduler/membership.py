@@ -43,6 +43,7 @@ from django_dcron.db.statements import Placeholder, Update
 from django_dcron.db.support import require_supported_database
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks.base import Lease, Lock
+from django_dcron.locks.database import DatabaseLock
 from django_dcron.models import Node
 from django_dcron.models.node import NodeQuerySet
 from django_dcron.policies.sharding import shard_lock_name, shard_of_lock, shards_led_by
@@ -163,6 +164,7 @@ class Membership:
             heartbeat_at=UtcNow(),
             skew=self._clock.skew,
             shard_count=settings.SHARDS,
+            locks_in_database=isinstance(self._lock, DatabaseLock),
         )
         delete_dead_nodes()
         self._log_downtime(self._delete_predecessors())

@@ -434,12 +434,20 @@ def test_database_lock_is_examined(settings: Settings, redis_server: services.Se
     assert system.codes() == {Code.SHARDS_UNLED}
 
 
-def lead_in_database(system: System, shards: Iterable[int], node: str) -> None:
+def lease_in_database(shards: Iterable[int], node: str, namespace: str = "") -> None:
     """Lead these shards as a node with ``runcron --embedded`` does, whatever DCRON_LOCK is."""
-    names = [f":shard:{shard}/64" for shard in shards]
-    system.lock.release(names, system.node.id)
-    rows = [LockLease(name=name, holder=node, expires_at=timezone.now() + HOUR) for name in names]
+    Node.objects.filter(pk=node).update(locks_in_database=True)
+    expires_at = timezone.now() + HOUR
+    rows = [
+        LockLease(name=shard_lock_name(namespace, shard, 64), holder=node, expires_at=expires_at)
+        for shard in shards
+    ]
     LockLease.objects.bulk_create(rows)
+
+
+def lead_in_database(system: System, shards: Iterable[int], node: str) -> None:
+    system.lock.release([f":shard:{shard}/64" for shard in shards], system.node.id)
+    lease_in_database(shards, node)
 
 
 def test_embedded_nodes_need_no_lock_server(system: System, redis_server: services.Server) -> None:
@@ -447,10 +455,25 @@ def test_embedded_nodes_need_no_lock_server(system: System, redis_server: servic
     lead_in_database(system, range(64), system.node.id)
     redis_server.kill()
     assert system.codes() == set()
+    copy_node(system.node.id, name="b")  # leads no shards
+    assert system.codes() == set()
     LockLease.objects.filter(name=":shard:3/64").update(holder="")
     assert system.codes() == {Code.SHARDS_UNLED}
     LockLease.objects.filter(name=":shard:3/64").update(holder="ghost")
     assert system.codes() == {Code.LEASE_ORPHANED}
+
+
+def test_locks_in_the_database_are_checked_without_a_lock_server(
+    system: System, redis_server: services.Server
+) -> None:
+    """The other node, which serves all namespaces, uses the lock server."""
+    copy_node(system.node.id, pk="embedded", name="b", namespace="reports", shards=60)
+    lease_in_database(range(60), "embedded", "reports")
+    redis_server.kill()
+    findings = system.examine().findings
+    assert findings.counts[Code.LOCK_UNREACHABLE] == 1
+    (unled,) = (each for each in findings.listed if each.code is Code.SHARDS_UNLED)
+    assert unled.subject.name == "reports"
 
 
 def test_embedded_node_beside_a_node_with_a_lock_server_leads_its_shards(system: System) -> None:
@@ -470,16 +493,7 @@ def test_embedded_node_hides_no_locks_of_another_site(system: System, namespace:
     system.lock.hold(ours, "ghost", MINUTE)
     Node.objects.update(shards=0)
     copy_node(system.node.id, pk="embedded", name="b", namespace=namespace, shards=64)
-    led = range(64) if namespace else range(32)
-    leases = [
-        LockLease(
-            name=shard_lock_name(namespace, shard, 64),
-            holder="embedded",
-            expires_at=timezone.now() + HOUR,
-        )
-        for shard in led
-    ]
-    LockLease.objects.bulk_create(leases)
+    lease_in_database(range(64) if namespace else range(32), "embedded", namespace)
     codes = system.codes()
     assert Code.LEASE_ORPHANED in codes
     assert Code.SHARDS_UNLED not in codes

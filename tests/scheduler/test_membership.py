@@ -16,6 +16,7 @@ from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lease, Lock, get_lock
+from django_dcron.locks.database import DatabaseLock
 from django_dcron.models import Node
 from django_dcron.models.lease import LockLease
 from django_dcron.scheduler import foreign_locks
@@ -83,6 +84,7 @@ def test_single_node_leads_all_shards_at_once(lock: Lock) -> None:
     assert (row.name, row.shards, row.agenda, row.degraded) == ("a", 64, 3, False)
     assert abs(row.skew) < timedelta(seconds=5)
     assert row.id.startswith("a-")
+    assert row.locks_in_database == isinstance(lock, DatabaseLock)
 
 
 def test_two_nodes_share_the_shards(lock: Lock) -> None:

@@ -19,7 +19,7 @@ from django_dcron.diagnosis.doctor.window import Window, format_moment
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lock
-from django_dcron.locks.database import DatabaseLock, holders_in_database
+from django_dcron.locks.database import holders_in_database
 from django_dcron.models import Node
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict
@@ -109,8 +109,8 @@ def _check_lock(window: Window, groups: Groups, lock: Lock, findings: Findings) 
     Nodes with ``--embedded`` lock in the database, whatever ``DCRON_LOCK`` is. If all nodes of a
     namespace do, only their leases count. Otherwise, theirs count too.
     """
-    leases = {} if isinstance(lock, DatabaseLock) else holders_in_database()
-    embedded = {node.pk for nodes in groups.values() for node in nodes} & {*leases.values()}
+    leases = holders_in_database()
+    embedded = {node.pk for nodes in groups.values() for node in nodes if node.locks_in_database}
     embedded_leases = {name: holder for name, holder in leases.items() if holder in embedded}
 
     def in_database(names: Collection[str]) -> dict[str, str]:
@@ -120,18 +120,19 @@ def _check_lock(window: Window, groups: Groups, lock: Lock, findings: Findings) 
         both = {**lock.holders(names), **embedded_leases}
         return {name: both[name] for name in names if name in both}
 
-    use_lock = {
-        namespace
-        for namespace, nodes in groups.items()
-        if any(node.pk not in embedded for node in nodes)
-    }
+    others: Groups = {}
+    for namespace, nodes in groups.items():
+        if all(node.locks_in_database for node in nodes):
+            _check_shards(window, namespace, nodes, in_database, findings)
+        else:
+            others[namespace] = nodes
+    if groups and not others:
+        return
     try:
-        if use_lock or not groups:
-            for problem in getattr(lock, "problems", list)():
-                findings.add(Code.LOCK_UNSAFE, LOCK, problem)
-        for namespace, nodes in groups.items():
-            holders_of = holders if namespace in use_lock else in_database
-            _check_shards(window, namespace, nodes, holders_of, findings)
+        for problem in getattr(lock, "problems", list)():
+            findings.add(Code.LOCK_UNSAFE, LOCK, problem)
+        for namespace, nodes in others.items():
+            _check_shards(window, namespace, nodes, holders, findings)
     except LockUnavailable as error:
         findings.add(
             Code.LOCK_UNREACHABLE,

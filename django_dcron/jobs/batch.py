@@ -39,6 +39,7 @@ from django_dcron.jobs.batch_reading import (
     JobToSave,
     StoredRows,
     affects_chains,
+    check_origin,
     clean_each,
     read_stored,
 )
@@ -205,6 +206,7 @@ class _Batch:
         id_in_chains = -position - 1 if change.key is None else change.key
         if change.key is not None:
             before = check_version(stored.jobs.get(change.key), change.version)
+            check_origin(before, change.expected_origin)
             job.version = change.version + 1
             _require_declared_name(job, before)
             if placement.starts_again(before, job, stored.now):

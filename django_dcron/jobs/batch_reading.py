@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from django_dcron.db.now import database_now
 from django_dcron.jobs import chains
 from django_dcron.jobs.chains import Edges, Key, StoredLinks
-from django_dcron.jobs.locking import lock_cursors, lock_jobs
+from django_dcron.jobs.locking import changed_by_another, lock_cursors, lock_jobs
 from django_dcron.jobs.python_values import convert_python_values
 from django_dcron.models import Calendar, Cursor, Job, Limit
 from django_dcron.policies.job_labels import split_label
@@ -27,6 +27,9 @@ IMPORT_KEY = ("import_source", "import_key")
 ORIGIN = (*IMPORT_KEY, "imported")
 """The fields that an import writes, and that other saves of a stored job don't change."""
 
+Origin = tuple[Any, ...]
+"""The values of ``ORIGIN``."""
+
 Errors = dict[str, list[ValidationError]]
 """The problems of a job by field."""
 
@@ -36,8 +39,8 @@ class JobToSave:
     job: Job
     expected_version: int | None = None
     """The version that the change is based on. None: the instance's."""
-    writes_origin: bool = False
-    """Whether an import saves the job. Otherwise, the stored job keeps its origin."""
+    expected_origin: Origin | None = None
+    """The origin that an import replaces. None: the stored job keeps its origin."""
 
     @property
     def key(self) -> int | None:
@@ -47,6 +50,22 @@ class JobToSave:
     @property
     def version(self) -> int:
         return self.job.version if self.expected_version is None else self.expected_version
+
+
+def origin_of(job: Job) -> Origin:
+    return tuple(getattr(job, name) for name in ORIGIN)
+
+
+def check_origin(row: Job, expected: Origin | None) -> None:
+    """Raise ``Conflict`` if another import has changed the origin. None accepts any origin.
+
+    The key may be missing, because an import takes it away if the source gives it to another entry.
+    """
+    if expected is None:
+        return
+    source, _key, imported = expected
+    if origin_of(row) not in (expected, (source, None, imported)):
+        raise changed_by_another(row)
 
 
 def keys_of(changes: Iterable[JobToSave]) -> set[int]:
@@ -159,7 +178,7 @@ def _keep_origins(changes: Iterable[JobToSave], stored: Mapping[int, Job]) -> No
     """Set the stored origins, because an instance may have been read before an import."""
     for change in changes:
         row = stored.get(change.job.pk)
-        if row is not None and not change.writes_origin:
+        if row is not None and change.expected_origin is None:
             for name in ORIGIN:
                 setattr(change.job, name, getattr(row, name))
 

@@ -25,7 +25,7 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import BulkSaveError
 from django_dcron.jobs.batch import OriginalState, restore_originals, save_batch
-from django_dcron.jobs.batch_reading import JobToSave, keys_of
+from django_dcron.jobs.batch_reading import JobToSave, Origin, keys_of
 from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batches
 from django_dcron.jobs.locking import lock_all
 from django_dcron.jobs.row_arguments import require_row, require_rows
@@ -85,9 +85,14 @@ def save_many(
     return _save_changes(changes, on_progress or (lambda done: None), keep_going=keep_going)
 
 
-def save_imported(jobs: Iterable[Job], *, keep_going: bool = False) -> dict[int, Exception]:
-    """Save jobs as ``save_many`` does, with their origins (``ORIGIN``)."""
-    changes = [JobToSave(job, writes_origin=True) for job in jobs]
+def save_imported(
+    jobs: Iterable[tuple[Job, Origin | None]], *, keep_going: bool = False
+) -> dict[int, Exception]:
+    """Save jobs as ``save_many`` does, each with the origin to replace, or None to keep it.
+
+    If another import has changed the origin meanwhile, the job is refused with ``Conflict``.
+    """
+    changes = [JobToSave(job, expected_origin=replaced) for job, replaced in jobs]
     return _save_changes(changes, lambda done: None, keep_going=keep_going)
 
 

@@ -77,6 +77,7 @@ ENTRIES = st.lists(
     min_size=1,
     max_size=8,
 )
+ORIGINS = (None, ("", None, None), ("s", "first", None))
 
 
 def set_up() -> None:
@@ -141,14 +142,14 @@ def undone() -> Iterator[None]:
 
 
 @settings(max_examples=examples(300))
-@given(entries=ENTRIES, at_once=st.sampled_from((2, 500)), writes_origin=st.booleans())
+@given(entries=ENTRIES, at_once=st.sampled_from((2, 500)), expected_origin=st.sampled_from(ORIGINS))
 def test_save_many_has_the_same_results_as_saving_each_job(
-    entries: list[tuple[Any, int | None, dict[str, Any]]], at_once: int, writes_origin: bool
+    entries: list[tuple[Any, int | None, dict[str, Any]]], at_once: int, expected_origin: Any
 ) -> None:
     versions = [version for _source, version, _fields in entries]
     with undone(), set_clock(NOW), pytest.MonkeyPatch.context() as patch:
         patch.setattr(saving, "SAVED_AT_ONCE", at_once)
-        patch.setattr(saving, "JobToSave", partial(JobToSave, writes_origin=writes_origin))
+        patch.setattr(saving, "JobToSave", partial(JobToSave, expected_origin=expected_origin))
         set_up()
         before = snapshot()
         with undone():

@@ -31,6 +31,7 @@ from django_dcron.contrib.importers.entry_plans import (
 from django_dcron.contrib.importers.origins import (
     EntryMatch,
 )
+from django_dcron.jobs.batch_reading import origin_of
 from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.representation import portable_document
 from django_dcron.models import Job
@@ -77,7 +78,7 @@ def plan_merge(
     # A job that stays paused has no occurrences since the source's last run.
     if options.take_over and job.enabled and _takes_over(before, updates):
         plan = replace(plan, ran_until=unchanged.entry.last_run)
-    if not changes and _origin_of(job) == _origin_of(before):
+    if not changes and origin_of(job) == origin_of(before):
         return plan
     return validated(replace(plan, job=job))
 
@@ -164,7 +165,3 @@ def _rename(matched: EntryMatch, before: Job) -> str | None:
     renamed_there = matched.source_name != known.get("name", matched.source_name)
     is_renamed = (renamed_here or renamed_there) and matched.proposed != before.name
     return matched.proposed if is_renamed else None
-
-
-def _origin_of(job: Job) -> tuple[Any, ...]:
-    return job.import_source, job.import_key, job.imported

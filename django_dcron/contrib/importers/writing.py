@@ -26,7 +26,7 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.db.updates import update_each
 from django_dcron.exceptions import BulkSaveError, Conflict
-from django_dcron.jobs.batch_reading import ORIGIN
+from django_dcron.jobs.batch_reading import ORIGIN, Origin, check_origin, origin_of
 from django_dcron.jobs.batching import REFUSALS
 from django_dcron.jobs.locking import check_version, lock_all, lock_jobs
 from django_dcron.jobs.placement import is_retimed
@@ -115,7 +115,7 @@ def _write_batch(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
 def _write_changes(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
     origins = {number: plan for number, plan in enumerate(plans) if _changes_only_origin(plan)}
     jobs = {
-        number: plan.job
+        number: (plan.job, _replaced_origin(plan))
         for number, plan in enumerate(plans)
         if plan.job is not None and number not in origins
     }
@@ -137,6 +137,17 @@ def _changes_only_origin(plan: EntryPlan) -> bool:
     if job is None or before is None or plan.changes or plan.ran_until is not None:
         return False
     return job.import_source == before.import_source
+
+
+def _replaced_origin(plan: EntryPlan) -> Origin | None:
+    """Return the origin that the import read, if the plan changes it.
+
+    An import of an export changes none.
+    """
+    job, before = plan.job, plan.existing
+    if job is None or before is None or origin_of(job) == origin_of(before):
+        return None
+    return origin_of(before)
 
 
 def _predecessors_first(plans: list[EntryPlan]) -> list[EntryPlan]:
@@ -195,8 +206,9 @@ def _save_all(plans: Sequence[EntryPlan], *, release_keys: bool) -> list[Job]:
         lock_all({job.pk for job in jobs if not job._state.adding}, using)
         pairs = list(zip(plans, jobs, strict=True))
         _begin_after_the_source(pairs)
-        save_imported([job for plan, job in pairs if not _changes_only_origin(plan)])
-        _write_origins([job for plan, job in pairs if _changes_only_origin(plan)], using)
+        changed = [pair for pair in pairs if not _changes_only_origin(pair[0])]
+        save_imported([(job, _replaced_origin(plan)) for plan, job in changed])
+        _write_origins([pair for pair in pairs if _changes_only_origin(pair[0])], using)
         _claim_passed_starts(pairs)
         for plan, job in pairs:
             if plan.ran_until is not None and _is_running_shadow(plan):
@@ -204,15 +216,17 @@ def _save_all(plans: Sequence[EntryPlan], *, release_keys: bool) -> list[Job]:
     return jobs
 
 
-def _write_origins(jobs: Sequence[Job], using: str) -> None:
+def _write_origins(pairs: Sequence[tuple[EntryPlan, Job]], using: str) -> None:
     """Write the origins of locked jobs that don't change otherwise. Raises ``Conflict``.
 
     The version stays the same and the audit log gets no entry, because only imports read and write
     these columns.
     """
+    jobs = [job for _plan, job in pairs]
     stored = lock_jobs({job.pk for job in jobs}, using)
-    for job in jobs:
-        check_version(stored.get(job.pk), job.version)
+    for plan, job in pairs:
+        row = check_version(stored.get(job.pk), job.version)
+        check_origin(row, _replaced_origin(plan))
     if jobs:
         update_each(Job.objects.using(using), jobs, ORIGIN_FIELDS)
 

@@ -23,7 +23,11 @@ from django_dcron.contrib.importers.entry_plans import (
 )
 from django_dcron.contrib.importers.schedule_fields import LONG_INTERVAL, next_due
 from django_dcron.contrib.importers.source_contents import SourceEntry
-from django_dcron.contrib.importers.writing import CREATED_MEANWHILE, apply_entry_plans
+from django_dcron.contrib.importers.writing import (
+    CHANGED_MEANWHILE,
+    CREATED_MEANWHILE,
+    apply_entry_plans,
+)
 from django_dcron.exceptions import BulkSaveError, Conflict
 from django_dcron.models import AuditAction, AuditEntry, Job
 from django_dcron.models.job_states import EXHAUSTED
@@ -303,6 +307,33 @@ def test_save_of_a_job_read_before_an_import_keeps_the_origin(
     assert Job.objects.values("import_source", "import_key", "imported").get() == imported
     assert Job.objects.get().description == "edited"
     assert kinds(plan(again)) == [ImportOutcome.KEPT]
+
+
+def test_export_planned_before_an_import_keeps_the_origin() -> None:
+    import_entries(entry(key="1"))
+    (exported,) = plan(entry(description="exported"), source="")
+    import_entries(entry(key="2"))
+    imported = Job.objects.values("import_source", "import_key", "imported").get()
+    assert imported["import_key"] == "2"
+    assert kinds(list(apply_entry_plans([exported]))) == [ImportOutcome.CHANGE]
+    assert Job.objects.get().description == "exported"
+    assert Job.objects.values("import_source", "import_key", "imported").get() == imported
+
+
+@pytest.mark.parametrize(
+    "first", [entry(schedule="@hourly"), entry(key="3")], ids=["change", "origin"]
+)
+@pytest.mark.parametrize("take_over", [True, False])
+def test_import_that_was_compared_before_another_one_keeps_its_origin(
+    first: SourceEntry, take_over: bool
+) -> None:
+    import_entries(entry(key="1"), disabled=take_over)
+    plans = plan(replace(first, last_run=NOW), take_over=take_over)
+    import_entries(entry(key="2"))
+    (refused,) = apply_entry_plans(plans)
+    assert (refused.outcome, refused.reasons) == (ImportOutcome.REFUSED, (CHANGED_MEANWHILE,))
+    job = Job.objects.get()
+    assert (job.import_key, job.schedule, job.version) == ("2", "@daily", 1)
 
 
 def test_only_unchanged_jobs_get_new_values_of_the_source() -> None:

@@ -34,7 +34,7 @@ from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN, save_imported
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.chains import in_dependency_order
-from django_dcron.policies.job_labels import split_label
+from django_dcron.policies.job_labels import JobKey, split_label
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.targets.shadow import is_shadow
 from django_dcron.utils.batches import in_batches
@@ -65,17 +65,51 @@ def apply_entry_plans(plans: Iterable[EntryPlan]) -> Iterator[EntryPlan]:
     A job that can no longer be saved is refused.
     """
     ordered = _predecessors_first(list(plans))
+    chained = [plan for plan in ordered if plan.existing is not None and plan.existing.after]
     for chunk in in_batches(ordered, SAVED_AT_ONCE):
         taken = _taken_keys(chunk)
         batch: list[EntryPlan] = []
         for plan in chunk:
-            if _key_of(plan) not in taken:
+            if _key_of(plan) not in taken and not _renames(plan):
                 batch.append(plan)
                 continue
             yield from _write_batch(batch)
             batch = []
-            yield _write(plan)
+            written = _write(plan)
+            if written.job is not None and _renames(plan):
+                _accept_new_name(plan, chained)
+            yield written
         yield from _write_batch(batch)
+
+
+def _renames(plan: EntryPlan) -> bool:
+    job, before = plan.job, plan.existing
+    return job is not None and before is not None and _name_of(job) != _name_of(before)
+
+
+def _name_of(job: Job) -> JobKey:
+    return JobKey(job.namespace, job.name)
+
+
+def _accept_new_name(renamed: EntryPlan, plans: Iterable[EntryPlan]) -> None:
+    """Base the plans for the followers of a renamed job on what the rename has written.
+
+    A follower with a higher version was changed by someone else, so its save will be refused.
+    """
+    assert renamed.existing is not None  # noqa: S101 (for the type checker)
+    old_name = _name_of(renamed.existing)
+    followers = {
+        plan.existing.pk: plan
+        for plan in plans
+        if plan.existing is not None and old_name in map(split_label, plan.existing.after)
+    }
+    for row in Job.objects.using(alias_for(Job)).filter(pk__in=followers):
+        plan = followers[row.pk]
+        for job in (plan.existing, plan.job):
+            if job is not None and job.version + 1 == row.version:
+                job.version = row.version
+                if job is plan.existing or "after" not in plan.changes:
+                    job.after = row.after
 
 
 def _key_of(plan: EntryPlan) -> tuple[str, str | None]:

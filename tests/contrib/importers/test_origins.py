@@ -242,6 +242,38 @@ def test_identical_job_created_by_a_user_gets_the_key() -> None:
     assert kinds(import_entries(entry())) == [ImportOutcome.KEPT]
 
 
+@pytest.mark.parametrize(
+    ("again", "is_edited", "outcome"),
+    [
+        (entry("b", "3"), False, ImportOutcome.SAME),
+        (entry("b", "2", schedule="@hourly"), False, ImportOutcome.CHANGE),
+        (entry("b", "3"), True, ImportOutcome.REFUSED),
+    ],
+    ids=["key", "change", "edited"],
+)
+@pytest.mark.parametrize("disabled", [True, False])
+def test_follower_of_a_job_that_the_import_renames_is_imported(
+    again: SourceEntry, is_edited: bool, outcome: ImportOutcome, disabled: bool
+) -> None:
+    """The rename changes the version of the follower, too."""
+    import_entries(entry("a", "1"), entry("b", "2"), disabled=disabled)
+    follower = Job.objects.get(name="b")
+    follower.after = {"a": "succeeded"}
+    control.save(follower)
+    entries = [replace(each, last_run=NOW) for each in (entry("new", "1"), again)]
+    plans = plan(*entries, overwrite=["name"], take_over=disabled)
+    if is_edited:
+        follower.description = "edited"
+        control.save(follower)
+    expected = ImportOutcome.CHANGE if disabled and not is_edited else outcome
+    written = {each.entry.name: each.outcome for each in apply_entry_plans(plans)}
+    assert written == {"new": ImportOutcome.CHANGE, "b": expected}
+    follower = Job.objects.get(name="b")
+    assert follower.after == {"new": "succeeded"}
+    if not is_edited:
+        assert (follower.schedule, follower.import_key) == (again.values["schedule"], again.key)
+
+
 # --- Changes by users -----------------------------------------------------------------------------
 
 

@@ -243,7 +243,13 @@ def test_w018_for_an_after_that_no_code_declares() -> None:
     assert not message.is_serious(), "the job may exist in the database"
 
 
+@pytest.fixture
+def check_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["manage.py", "check", "--database", "default"])
+
+
 @pytest.mark.django_db
+@pytest.mark.usefixtures("check_of_the_database")
 def test_e013_if_the_job_is_not_in_the_database_either() -> None:
     make_job(name="stored")
     with targets.isolated_registry():
@@ -305,10 +311,17 @@ def test_command_check_sees_the_jobs_of_task_modules(
     ]
 
 
+@pytest.mark.django_db
 @pytest.mark.usefixtures("own_tasks", "task_module")
-def test_other_commands_do_not_import_the_task_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["manage.py", "shell"])
-    assert checks.check_declarations(None) == []
+@pytest.mark.parametrize(
+    ("command", "databases"), [("shell", None), ("migrate", ["default"]), ("test", ["default"])]
+)
+def test_other_commands_do_not_import_the_task_modules(
+    command: str, databases: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["manage.py", command])
+    monkeypatch.setattr(targets, "discovery_problem", lambda: pytest.fail("imported"))
+    assert not [each for each in run_checks(databases=databases) if "@cron" in each.msg]
 
 
 @pytest.mark.django_db
@@ -324,6 +337,7 @@ def test_other_commands_do_not_import_the_task_modules(monkeypatch: pytest.Monke
         ({}, None),
     ],
 )
+@pytest.mark.usefixtures("check_of_the_database")
 def test_w027_for_a_declared_job_that_sync_refuses(
     fields: dict[str, Any], text: str | None, settings: Settings
 ) -> None:
@@ -611,7 +625,7 @@ def test_every_hint_links_to_its_setting_in_the_docs(settings: Settings) -> None
 
 
 def test_links_of_hints_point_to_existing_sections() -> None:
-    codes = set(re.findall(r"^([EW]\d{3}) ", checks.__doc__ or "", re.MULTILINE))
+    codes = set(re.findall(r"^([EIW]\d{3}) ", checks.__doc__ or "", re.MULTILINE))
     assert set(reporting.PAGES) == codes - {"E001", "W013"}
     for link in reporting.PAGES.values():
         page, _, section = link.partition("#")
@@ -794,7 +808,9 @@ def test_jobs_are_checked_only_on_requested_and_migrated_databases(
 
 
 @pytest.mark.django_db
-def test_jobs_are_not_checked_before_the_migrations_of_a_new_release() -> None:
+def test_jobs_are_not_checked_before_the_migrations_of_a_new_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """``migrate`` runs the checks before it adds the columns that they read."""
     Job.objects.create(name="a", schedule="@daily", target="gone")
     with targets.isolated_registry():
@@ -803,6 +819,8 @@ def test_jobs_are_not_checked_before_the_migrations_of_a_new_release() -> None:
         for app, name in MigrationLoader(connection).graph.leaf_nodes("django_dcron"):
             recorder.record_unapplied(app, name)
         assert job_messages() == []
+        monkeypatch.setattr(sys, "argv", ["manage.py", "check", "--database", "default"])
+        assert [message.id for message in job_messages()] == ["django_dcron.I001"]
         assert checks.check_declarations_in_database(None, databases=["default"]) == []
         recorder.record_applied(app, name)
         assert len(job_messages()) == 1

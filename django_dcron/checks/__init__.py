@@ -14,6 +14,7 @@ E010      the configured backend of Django's tasks is missing or can't be create
 E011      the database isn't PostgreSQL, MariaDB or SQLite
 E012      jobs declared in code run after each other in a cycle
 E013      a job declared in code runs after a job that doesn't exist (with ``check --database``)
+I001      the stored jobs weren't checked: migrations aren't applied (with ``check --database``)
 W001      the configured worker pool can't terminate a run
 W002      SQLite doesn't take its write lock at the start of a transaction
 W003      a job's target is unknown or doesn't accept its arguments (with ``check --database``)

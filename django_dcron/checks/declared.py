@@ -14,7 +14,12 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 from django_dcron import targets
 from django_dcron.checks.database import has_current_tables
-from django_dcron.checks.reporting import node_starts, with_docs_link, without_secrets
+from django_dcron.checks.reporting import (
+    is_check_command,
+    node_starts,
+    with_docs_link,
+    without_secrets,
+)
 from django_dcron.exceptions import InvalidArguments
 from django_dcron.policies.chains import find_cycle
 from django_dcron.policies.job_labels import JobKey, label_of, split_label
@@ -30,15 +35,16 @@ def check_declarations(
     """Check ``after`` and the arguments of the jobs, and whether a ``cron.py`` is never imported.
 
     The check imports the task modules, which may declare further jobs, only in the command
-    ``check``, with ``databases``, where a node starts, or if a declaration names an unknown job.
-    Otherwise, every command would wait for the import.
+    ``check``, where a node starts, or if a declaration names an unknown job. Otherwise, every
+    command would wait for the import, and a module that can't be imported yet would affect
+    ``migrate``.
     """
-    is_thorough = node_starts() or bool(databases) or sys.argv[1:2] == ["check"]
+    is_thorough = node_starts() or is_check_command()
     found: list[CheckMessage] = []
     if is_thorough or _unknown_names():
         found += _not_imported(targets.discovery_problem())
     tasks = celery_tasks.known_tasks(finalize=is_thorough)
-    if not databases:
+    if not _reads_database():
         found += _unknown()  # otherwise, ``check_declarations_in_database`` checks the names
     found += [
         *_cycles(),
@@ -55,12 +61,13 @@ def check_declarations_in_database(
 ) -> list[CheckMessage]:
     """Check the declared jobs as ``dcron sync --check`` does, and the names in ``after``.
 
-    Runs only if ``check --database`` names the database of the jobs, because it reads them.
+    Runs only in the command ``check --database``. ``migrate`` and ``test`` must neither import task
+    modules nor fail because a job that only production has is missing in their database.
     """
     from django_dcron.db.routing import alias_for
     from django_dcron.models import Job
 
-    if not databases:
+    if not databases or not is_check_command():
         return []
     targets.discovery_problem()  # first, as it imports task modules, which declare jobs
     using = alias_for(Job)
@@ -72,6 +79,14 @@ def check_declarations_in_database(
     else:
         found = []
     return [*map(with_docs_link, map(without_secrets, found))]
+
+
+def _reads_database() -> bool:
+    """Return whether the command is ``check --database``.
+
+    Since Django 6.1, ``databases`` also has values without that option.
+    """
+    return is_check_command() and any(word.startswith("--database") for word in sys.argv[2:])
 
 
 def _not_imported(problem: str) -> Iterator[CheckMessage]:

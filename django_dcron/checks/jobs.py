@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig
-from django.core.checks import CheckMessage, Tags, Warning, register
+from django.core.checks import CheckMessage, Info, Tags, Warning, register
 
 from django_dcron.checks.database import has_current_tables
-from django_dcron.checks.reporting import with_docs_link, without_secrets
+from django_dcron.checks.reporting import is_check_command, with_docs_link, without_secrets
 from django_dcron.conf import settings
 from django_dcron.policies.alerting import InvalidRule, read_rules
 
@@ -24,14 +24,17 @@ def check_jobs(
 ) -> list[CheckMessage]:
     """Check the stored jobs.
 
-    Runs only if ``check --database`` names the database of the jobs, because it reads them.
+    Runs only if ``check --database`` or ``migrate`` names the database of the jobs, because it
+    reads them.
     """
     from django_dcron.db.routing import alias_for
     from django_dcron.models import Calendar, Job
 
     using = alias_for(Job)
-    if using not in (databases or ()) or not has_current_tables(using):
+    if using not in (databases or ()):
         return []
+    if not has_current_tables(using):
+        return [*map(with_docs_link, _not_migrated())]
     calendars = Calendar.objects.using(using).order_by("pk")
     problems = [problem for calendar in calendars for problem in _calendar_problems(calendar)]
     for job in Job.objects.using(using).enabled().select_related("calendar").iterator():
@@ -39,6 +42,16 @@ def check_jobs(
         if len(problems) >= PROBLEMS_LISTED:
             break
     return [*map(with_docs_link, map(without_secrets, problems))]
+
+
+def _not_migrated() -> Iterator[CheckMessage]:
+    if is_check_command():  # ``migrate`` runs the checks before it changes the tables
+        yield Info(
+            "The jobs in the database weren't checked, because migrations of django_dcron aren't "
+            "applied.",
+            hint="Run migrate, then this command again.",
+            id="django_dcron.I001",
+        )
 
 
 def _calendar_problems(calendar: Any) -> Iterator[CheckMessage]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -82,6 +83,7 @@ PAGES = {
     "E011": "how-to/project-setup.md#a-second-database",
     "E012": "how-to/chains.md",
     "E013": "how-to/chains.md",
+    "I001": "upgrading.md",
     "W001": "reference/settings.md#execution",
     "W002": "tutorial/first-job.md#change-the-settings",
     "W003": "reference/settings.md#how-targets-are-found",
@@ -131,6 +133,14 @@ def as_node_start() -> Iterator[None]:
 def node_starts() -> bool:
     """Return whether the checks run at the start of a node."""
     return _node_starts.get()
+
+
+def is_check_command() -> bool:
+    """Return whether the command is ``manage.py check``.
+
+    Django doesn't tell checks which command runs them.
+    """
+    return sys.argv[1:2] == ["check"]
 
 
 def node_start_problem(code: str, message: str, hint: str) -> CheckMessage:

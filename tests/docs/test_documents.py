@@ -36,10 +36,10 @@ def test_documented_durations_and_numbers_match_the_defaults() -> None:
 
 
 def test_every_system_check_is_documented() -> None:
-    ids = set(re.findall(r"^([EW]\d{3}) ", checks.__doc__ or "", re.MULTILINE))
+    ids = set(re.findall(r"^([EIW]\d{3}) ", checks.__doc__ or "", re.MULTILINE))
     modules = "".join(path.read_text() for path in Path(checks.__file__).parent.glob("*.py"))
-    assert ids >= set(re.findall(r"django_dcron\.([EW]\d{3})", modules))
-    assert ids == set(re.findall(r"^\| ([EW]\d{3}) \|", CHECKS, re.MULTILINE))
+    assert ids >= set(re.findall(r"django_dcron\.([EIW]\d{3})", modules))
+    assert ids == set(re.findall(r"^\| ([EIW]\d{3}) \|", CHECKS, re.MULTILINE))
 
 
 def test_every_documented_schedule_parses() -> None:

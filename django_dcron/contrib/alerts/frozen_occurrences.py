@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from django_dcron.contrib.alerts.failures import LATEST
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Freeze, Job, Run
@@ -22,7 +20,7 @@ def count_frozen(job: Job, number: int) -> int:
     late_after = min(job.misfire_grace, job.start_deadline or job.misfire_grace)
     latest = Run.objects.using(alias_for(Run)).filter(job=job.pk).order_by("-scheduled_at")
     found = frozen = 0
-    for run in sorted(latest[:LATEST], key=_counted_at, reverse=True):
+    for run in latest[:LATEST]:
         missed = run.missed_before + (run.state == State.MISSED)
         found += missed
         if found > number:
@@ -31,8 +29,3 @@ def count_frozen(job: Job, number: int) -> int:
         if any(extent.made_late(oldest, run.due_at, late_after) for extent in extents):
             frozen += missed
     return frozen
-
-
-def _counted_at(run: Run) -> datetime:
-    """Return when the missed occurrences of the run were counted."""
-    return (run.finished_at if run.state == State.MISSED else None) or run.claimed_at

@@ -49,14 +49,6 @@ class FreezeExtent:
         """
         return self.since <= due_at + USUAL_START_DELAY and self.is_in_force(due_at)
 
-    def made_late(self, oldest: datetime, newest: datetime, late_after: timedelta) -> bool:
-        """Return whether the freeze alone made the occurrences from ``oldest`` to ``newest`` late.
-
-        ``late_after``: the time from when an occurrence is due until it is late. After a freeze,
-        an occurrence starts within ``USUAL_START_DELAY`` if nothing else delays it.
-        """
-        return self.delayed(oldest) and self.is_in_force(newest + late_after - USUAL_START_DELAY)
-
 
 def holding_freeze(
     freezes: Iterable[FreezeExtent], *, namespace: str, at: datetime

@@ -5,7 +5,6 @@ Invariants:
 - A check reads only jobs whose counters changed in a way that may matter. Most checks also skip
   jobs that ended no run recently.
 - An ``AlertCheck`` has the counters of a job at its last check. Without one, they count as zeros.
-- Occurrences that a freeze made late aren't reported as missed.
 - The first check that finds a job creates an ``AlertCheck`` for each existing job.
 - Earlier events of jobs that exist at the first check aren't reported, except consecutive failures
   that still last. Those of a job that isn't enabled don't last.
@@ -14,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
@@ -23,7 +21,6 @@ from django.db.models import F, Q
 from django_dcron.conf import settings
 from django_dcron.contrib.alerts import rules
 from django_dcron.contrib.alerts.failures import ReportedFailures, read_failures
-from django_dcron.contrib.alerts.frozen_occurrences import count_frozen
 from django_dcron.contrib.alerts.last_success import last_success
 from django_dcron.contrib.alerts.messages import event_message
 from django_dcron.contrib.alerts.outbox import Message, store_alerts
@@ -142,10 +139,7 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
     found = read_failures(job, failures) if failures > 0 else ReportedFailures()
     unmuted = without_muted(before, now, last_check.muted if last_check else 0, found.muted)
     job_rules = rules.rules_of_job(str(job), job.alerts, default_rules)
-    missed = now.missed - before.missed
-    frozen = count_frozen(job, missed) if missed > 0 else 0
-    reported = replace(unmuted.now, missed=now.missed - frozen)
-    events = detect_events(unmuted.before, reported, job_rules)
+    events = detect_events(unmuted.before, unmuted.now, job_rules)
     messages = [_message(event, statistics, found) for event in events]
     success_at = last_check.success_at if last_check else database_now(using)
     if last_check and now.succeeded > before.succeeded:

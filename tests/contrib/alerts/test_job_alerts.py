@@ -17,17 +17,7 @@ from django_dcron.db.now import database_now
 from django_dcron.execution.executor import execute
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import pause_failing_jobs
-from django_dcron.models import (
-    Alert,
-    AlertCheck,
-    Attempt,
-    Freeze,
-    Incident,
-    Job,
-    Run,
-    Statistics,
-)
-from django_dcron.models.statistics import count_ended_runs
+from django_dcron.models import Alert, AlertCheck, Attempt, Incident, Job, Run, Statistics
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import endings
@@ -39,7 +29,6 @@ from tests.threads import in_threads
 
 pytestmark = pytest.mark.django_db
 
-MINUTE = timedelta(minutes=1)
 FAILED: list[dict[str, Any]] = [{"on": "failed", "to": ["ops"]}]
 
 
@@ -63,9 +52,9 @@ def finish_run(job: Job, state: State = State.FAILED, message: str = "no more be
     assert endings.finish(run, 1, state, message if state is State.FAILED else "", columns, token)
 
 
-def miss_runs(job: Job, number: int = 1, **columns: Any) -> None:
+def miss_runs(job: Job, number: int = 1) -> None:
     for _ in range(number):
-        assert endings.end_unstarted(make_run(job, **columns), State.MISSED, "its time was over")
+        assert endings.end_unstarted(make_run(job), State.MISSED, "its time was over")
 
 
 def test_failure_is_reported_once_with_its_message_and_links(
@@ -125,38 +114,6 @@ def test_recovery_misses_and_automatic_pauses_are_reported(
     assert service.subjects[3:] == ["[dcron] grind was paused automatically"], (
         "every automatic pause is reported"
     )
-
-
-@pytest.mark.parametrize(
-    ("frozen_until", "subjects"),
-    [
-        (timedelta(), []),
-        (timedelta(minutes=-12), ["[dcron] grind missed 4 occurrences"]),
-        (timedelta(minutes=-7), ["[dcron] grind missed 3 occurrences"]),
-    ],
-    ids=["frozen all the time", "an outage followed", "an outage followed one of them"],
-)
-def test_occurrences_that_a_freeze_made_late_are_not_reported(
-    service: Service, settings: Settings, frozen_until: timedelta, subjects: list[str]
-) -> None:
-    settings.DCRON_ALERTS = [{"on": "missed", "to": ["ops"]}]
-    alerter = Alerter(Leader())
-    job, other = make_idle_job(name="grind"), make_idle_job(name="brew", namespace="other")
-    alerter.check_and_send()
-    now = database_now("default")
-    Freeze.objects.create(
-        namespace="default", reason="deploy", since=now - 20 * MINUTE, until=now + frozen_until
-    )
-    miss_runs(job, due_at=now - 10 * MINUTE)
-    with_earlier = {"missed_before": 2, "missed_from": now - 9 * MINUTE}
-    miss_runs(job, due_at=now - 2 * MINUTE, **with_earlier)
-    count_ended_runs([job.pk], State.MISSED, 2)
-    alerter.check_and_send()
-    assert service.subjects == subjects
-
-    miss_runs(other, due_at=now - 10 * MINUTE)
-    alerter.check_and_send()
-    assert service.subjects[-1] == "[dcron] other/brew missed an occurrence"
 
 
 @pytest.mark.parametrize("failures_after_resuming", [0, 1])

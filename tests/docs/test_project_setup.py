@@ -53,6 +53,14 @@ urlpatterns = [
 DEV_SETTINGS = "shop/dev_settings.py"
 PRODUCTION = """
 INSTALLED_APPS = ["django_dcron", "django_htmx", "shop", *INSTALLED_APPS]
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "shop",
+        "HOST": "database.invalid",
+        "USER": "shop",
+    },
+}
 CACHES = {
     "default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://redis.invalid/1"},
 }

@@ -251,6 +251,7 @@ def edit(project: Path, migration: str, pattern: str, replacement: str = "") -> 
     path.write_text(text)
 
 
+@pytest.mark.celery_beat
 def test_package_is_removed_without_the_tables_of_the_project(tmp_path: Path) -> None:
     for name, text in PROJECT.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -94,20 +95,28 @@ def other_project_of(command: str) -> OtherProject | None:
     """Return the project whose ``manage.py`` the command calls, unless it is certainly this one.
 
     Equal files prove nothing: ``startproject`` writes them, and a copy may have another database.
-    Returns None if this process can't find both files, because a crontab may come from another
-    machine.
+    Returns None if one of the files isn't here, because a crontab may come from another machine.
     """
     try:
         called = _called_file(command)
         own = Path(sys.argv[0])
         own = own if own.name == MANAGE_PY else Path.cwd() / MANAGE_PY
-        if called is None or called.samefile(own):
+        if called is None or _is_own_file(called, own):
             return None
         directory, own_directory = called.resolve().parent, own.resolve().parent
         is_own = _are_releases(directory, own_directory)
     except (OSError, RuntimeError, ValueError):  # no such file or user, or an invalid path
         return None
     return None if is_own else OtherProject(str(called.parent), str(own_directory))
+
+
+def _is_own_file(called: Path, own: Path) -> bool:
+    """Return whether the paths lead to one file. A path that this process can't access doesn't."""
+    own_status = own.stat()
+    try:
+        return os.path.samestat(called.stat(), own_status)
+    except PermissionError:
+        return False
 
 
 def _are_releases(directory: Path, other: Path) -> bool:
@@ -122,7 +131,9 @@ def _are_releases(directory: Path, other: Path) -> bool:
     if len(differing) != 1:
         return False
     releases = Path(*parts[: differing[0]])
-    return releases.name == "releases" and (releases.parent / "current").is_symlink()
+    return (
+        releases.name == "releases" and releases in (releases.parent / "current").resolve().parents
+    )
 
 
 def _called_file(command: str) -> Path | None:

@@ -4,6 +4,7 @@ Each line becomes a job. Each command becomes an entry of ``DCRON_SHELL`` that a
 """
 
 import ast
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -561,6 +562,28 @@ def test_line_of_another_project_stays_in_the_shell(
         assert f"its directory {directory}" in entry.warnings[0]
 
 
+def test_line_of_a_project_that_is_closed_to_this_user_stays_in_the_shell(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_COMMANDS = ["check"]
+    closed = make_project(tmp_path / "closed")
+    stat = Path.stat
+
+    def stat_or_refuse(path: Path, **options: Any) -> os.stat_result:
+        if path.is_relative_to(closed):
+            raise PermissionError
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat_or_refuse)
+    line = f"0 1 * * * cd {closed} && python manage.py check"
+    monkeypatch.chdir(make_project(tmp_path / "own"))
+    entry = only(line)
+    assert entry.values["target"] == "shell:check"
+    assert str(closed) in entry.warnings[0]
+    monkeypatch.chdir(tmp_path)
+    assert only(line).values["target"] == "command:check", "this project has no manage.py"
+
+
 @pytest.mark.parametrize(
     ("called", "own", "target"),
     [
@@ -570,6 +593,7 @@ def test_line_of_another_project_stays_in_the_shell(
         ("crm/releases/1", "shop/releases/2", "shell:check"),
         ("shop/releases/1/crm", "shop/releases/2/shop", "shell:check"),
         ("shop/releases/1", "shop/releases/2/src", "shell:check"),
+        ("all/releases/crm", "all/releases/shop", "shell:check"),
     ],
 )
 def test_releases_of_a_project_are_one_project(
@@ -583,6 +607,8 @@ def test_releases_of_a_project_are_one_project(
     settings.DCRON_COMMANDS = ["check"]
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop/current").symlink_to("releases/1")
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all/current").symlink_to("../shop")
     make_project(tmp_path / called.replace("current", "releases/1"))
     monkeypatch.chdir(make_project(tmp_path / own, "another version"))
     entry = only(f"0 1 * * * cd {tmp_path / called} && python manage.py check")

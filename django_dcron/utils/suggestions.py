@@ -18,11 +18,16 @@ SIMILAR_LAST_PART = 0.6
 
 Otherwise, all names of a long module would be similar.
 """
+SIMILAR_AFTER_HYPHEN = 0.8
+"""The lowest similarity of names such as ``import-orders`` to ``orders``.
+
+That of a name with one typo, such as ``order``, is higher.
+"""
 LONGEST = 80
 """The number of characters that are compared, to limit the time."""
 SHORTEST_PART = 3
-PART_MARKS = "./:-"
-"""The characters that separate the parts of a name."""
+PART_MARKS = "./:"
+"""The characters that separate the parts of a name, apart from the hyphen."""
 
 
 def similar_names(
@@ -45,11 +50,13 @@ def similar_names(
 def _similarity(matcher: SequenceMatcher[str], word: str, known: str, least: float) -> float:
     """Return the similarity of a known name to ``word``; 0 if it is below ``least``."""
     other = known[:LONGEST].casefold()
-    if len(word) >= SHORTEST_PART and (
-        other.startswith(word) or (other.endswith(word) and other[-len(word) - 1] in PART_MARKS)
-    ):
+    is_long = len(word) >= SHORTEST_PART
+    ends = tuple(f"{mark}{word}" for mark in PART_MARKS)
+    if is_long and (other.startswith(word) or other.endswith(ends)):
         return 1.0
     matcher.set_seq1(other)
+    if is_long and other.endswith(f"-{word}"):
+        return max(matcher.ratio(), SIMILAR_AFTER_HYPHEN)
     if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
         return 0.0
     ratio = matcher.ratio()
@@ -60,7 +67,7 @@ def _similarity(matcher: SequenceMatcher[str], word: str, known: str, least: flo
 
 
 def _last_part(name: str) -> str:
-    return re.split("[./:]", name)[-1]
+    return re.split(f"[{PART_MARKS}]", name)[-1]
 
 
 def nearest(name: str, known: Iterable[str], least: float = SIMILAR) -> TranslatableText | str:

@@ -40,6 +40,25 @@ def test_name_is_suggested_for_its_last_part(name: str, known: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "known", "suggested"),
+    [
+        ("orders", ["order", "import-orders", "export-orders", "sync-orders"], ["order"]),
+        ("reports", ["report", "weekly-reports"], ["report"]),
+        ("orders", ["import-orders", "export-orders"], ["export-orders", "import-orders"]),
+        (
+            "nightly-orders",
+            ["nightly-order", "x-nightly-orders"],
+            ["nightly-order", "x-nightly-orders"],
+        ),
+    ],
+)
+def test_typo_is_likelier_than_a_missing_first_part(
+    name: str, known: list[str], suggested: list[str]
+) -> None:
+    assert similar_names(name, known) == suggested
+
+
+@pytest.mark.parametrize(
     ("name", "is_similar"),
     [
         ("orders.cron.broken", False),

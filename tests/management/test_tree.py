@@ -198,16 +198,18 @@ def test_misspelled_choice_or_option_suggests_similar_one(
     assert f"Did you mean {suggested!r}?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("file", ["crontab.txt", "crontab", "/srv/django-cron"])
 def test_handover_from_a_file_names_the_schedulers_and_the_way_for_files(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], file: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        dcron.Command().run_from_argv(["manage.py", "dcron", "handover", "crontab.txt"])
+        dcron.Command().run_from_argv(["manage.py", "dcron", "handover", file])
     assert ended.value.code == 2
     error = " ".join(capsys.readouterr().err.split())
-    assert "'crontab.txt'" in error
+    assert repr(file) in error
+    assert "'django-crontab'" not in error
     assert "redbeat" in error
-    assert "manage.py dcron import FILE --apply" in error
+    assert "migrate.md#a-crontab" in error
 
 
 @pytest.mark.parametrize("arguments", [["xyz"], ["list", "--zzz"], ["list", "extra"]])

@@ -90,6 +90,11 @@ def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Sour
     return SCHEDULERS[name].read(now, **options)
 
 
+def did_you_mean_scheduler(name: str) -> str:
+    """Return ``did_you_mean`` of the schedulers. ``crontab`` is a file, not ``django-crontab``."""
+    return "" if name == FileFormat.CRONTAB else did_you_mean(name, SCHEDULERS)
+
+
 def process_name(name: str) -> str:
     """Return the name of the scheduler's process. For Celery, it's beat, not a worker."""
     return "beat" if name == celery_config.SOURCE else name
@@ -155,7 +160,7 @@ def _text(path: str) -> str:
         )
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else f"it isn't UTF-8 ({error})"
-        problem = f"{path!r} can't be read: {why}.{did_you_mean(path, SCHEDULERS)}"
+        problem = f"{path!r} can't be read: {why}.{did_you_mean_scheduler(path)}"
         if "apscheduler" in path.lower():
             problem = with_link(f"{problem} {apscheduler.OTHER_STORES}", apscheduler.STORE_SECTION)
         raise SourceProblem(problem) from error

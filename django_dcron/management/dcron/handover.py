@@ -28,7 +28,12 @@ from django_dcron.contrib.importers.handback import (
     plan_handback,
 )
 from django_dcron.contrib.importers.source_contents import SourceProblem
-from django_dcron.contrib.importers.sources import OPTIONS_OF_SOURCES, SCHEDULERS, process_name
+from django_dcron.contrib.importers.sources import (
+    OPTIONS_OF_SOURCES,
+    SCHEDULERS,
+    did_you_mean_scheduler,
+    process_name,
+)
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -45,7 +50,6 @@ from django_dcron.management.dcron.progress_bar import ProgressLines
 from django_dcron.models import Job, Node
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.docs_links import with_link
-from django_dcron.utils.suggestions import did_you_mean
 
 HELP = (
     "Take over the work of another scheduler that was just stopped, or hand it back, without "
@@ -100,10 +104,11 @@ def add_arguments(parser: CommandParser) -> None:
 def _parse_scheduler(name: str) -> str:
     if name in SCHEDULERS:
         return name
-    near = did_you_mean(name, SCHEDULERS)
+    near = did_you_mean_scheduler(name)
+    may_be_file = not near or "/" in name or "." in name
     raise ArgumentTypeError(
         f"invalid choice: {name!r}.{near} Choose from {', '.join(SCHEDULERS)}."
-        f"{'' if near else f' {FILES_HAVE_NO_HANDOVER}'}"
+        f"{f' {FILES_HAVE_NO_HANDOVER}' if may_be_file else ''}"
     )
 
 

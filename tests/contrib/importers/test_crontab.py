@@ -998,10 +998,15 @@ def test_line_is_refused_if_its_shell_name_has_another_command(settings: Setting
     assert "DCRON_SHELL" in only("0 0 * * * x").refused
 
 
-def test_unreadable_file_or_unknown_time_zone_is_an_error(tmp_path: Path) -> None:
-    missing = call("import", str(tmp_path / "nothing"))
-    assert missing.code == 2
-    assert "can't be read" in missing.err
+def test_unreadable_file_or_unknown_time_zone_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (str(tmp_path / "nothing"), "crontab"):
+        missing = call("import", path)
+        assert missing.code == 2
+        assert "can't be read" in missing.err
+        assert "Did you mean" not in missing.err
     zone = call("import", "-", "--timezone", "Europe/Berlim")
     assert zone.code == 2
     assert "'Europe/Berlin'" in zone.err

@@ -32,7 +32,6 @@ from django_dcron.contrib.importers.crontab_settings import (
     suggest_commands,
 )
 from django_dcron.contrib.importers.names import clean_name, folded, name_digest
-from django_dcron.contrib.importers.origins import imported_jobs_of
 from django_dcron.contrib.importers.source_contents import (
     CRONTAB,
     EntryOmitted,
@@ -42,6 +41,8 @@ from django_dcron.contrib.importers.source_contents import (
     Warn,
     translate_entry,
 )
+from django_dcron.db.routing import alias_for
+from django_dcron.models import Job
 from django_dcron.schedules.rule_text import MACROS
 from django_dcron.schedules.schedule import has_hash, parse_schedule
 from django_dcron.targets import commands, shadow, shell
@@ -73,7 +74,7 @@ def read(
     """
     contents = SourceContents(source=f"{CRONTAB}{path}")
     lines = list(read_lines(text, timezone, contents, system=system, without_shell=without_shell))
-    lines = _with_known_projects(lines, contents.source)
+    lines = _with_known_projects(lines)
     suffixes = _suffixes(lines)
     shell_names = _shell_names(lines, suffixes)
     lines_by_command = Counter(tuple(line.argv) for line in lines)
@@ -105,15 +106,21 @@ def read(
     return contents
 
 
-def _with_known_projects(lines: list[CrontabLine], source: str) -> list[CrontabLine]:
-    """Take lines as calls of this project if their jobs were imported as such calls before.
+def _with_known_projects(lines: list[CrontabLine]) -> list[CrontabLine]:
+    """Take lines as calls of this project if their commands were imported as such calls before.
 
-    A line may call this project in another directory. The job then keeps its target.
+    A line may call this project in another directory. The job then keeps its target. Jobs of all
+    crontabs count, so that a line of a copied crontab has the same target.
     """
     if not any(line.other_project for line in lines):
         return lines
     prefixes = (commands.PREFIX, f"{shadow.PREFIX}{commands.PREFIX}")
-    keys = {job.import_key for job in imported_jobs_of(source) if job.target.startswith(prefixes)}
+    jobs = Job.objects.using(alias_for(Job)).filter(import_source__startswith=CRONTAB)
+    keys = {
+        _without_number(key)
+        for key, target in jobs.values_list("import_key", "target")
+        if target.startswith(prefixes)
+    }
     return [
         replace(line, other_project=None) if _command_key(line) in keys else line for line in lines
     ]
@@ -215,7 +222,7 @@ def _entry_of(line: CrontabLine, shell_name: str, suffix: str, times: Counter[st
 
 
 def _command_key(line: CrontabLine) -> str:
-    """Return the key of the first line with this command."""
+    """Return the key of the first line with this command. It contains one space."""
     return f"{line.outer_program} {name_digest(str(line.argv))}"
 
 
@@ -272,6 +279,11 @@ def _depends_on_home(line: CrontabLine) -> bool:
 
 def _with_number(text: str, number: int) -> str:
     return text if number == 1 else f"{text} {number}"
+
+
+def _without_number(key: str) -> str:
+    """Return the key of the first line that has the same command as the line with this key."""
+    return " ".join(key.split(" ")[:2])
 
 
 def check_schedule(schedule: str, timezone: str, warn: Warn) -> None:

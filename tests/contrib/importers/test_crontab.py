@@ -622,15 +622,40 @@ def test_imported_call_keeps_its_target_in_another_directory(
     settings.DCRON_COMMANDS = ["check"]
     file = tmp_path / "crontab"
     own = make_project(tmp_path / "own")
-    file.write_text(f"0 1 * * * cd {own} && python manage.py check\n")
+    command = f"cd {own} && python manage.py check"
+    file.write_text(f"0 1 * * * {command}\n0 2 * * * {command}\n")
     monkeypatch.chdir(own)
     assert call("import", str(file), "--apply", *options).code == 0
     monkeypatch.chdir(make_project(tmp_path / "copy"))
-    again = call("import", str(file), "--apply")
-    assert again.code == 0
+    first = Job.objects.get(schedule="0 1 * * *")
+    assert call("import", str(file), "--apply").code == 0
+    assert {*Job.objects.values_list("target", flat=True)} == {"command:check"}
+    control.delete(first)  # the key of the second line contains a number
+    assert call("import", str(file), "--apply").code == 0
     assert Job.objects.get().target == "command:check"
-    file.write_text(f"0 1 * * * cd {own} && python manage.py check --deploy\n")
+    file.write_text(f"0 1 * * * {command} --deploy\n")
     assert "shell:check" in call("import", str(file)).out, "another command is another call"
+
+
+@pytest.mark.parametrize("options", [(), ("--shadow",)], ids=["job", "shadow"])
+def test_line_of_another_file_does_not_repeat_a_call_in_another_directory(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    settings.DCRON_COMMANDS = ["check"]
+    settings.DCRON_SHELL = {}
+    first, second = tmp_path / "crontab", tmp_path / "saved"
+    own = make_project(tmp_path / "own")
+    for file in (first, second):
+        file.write_text(f"0 1 * * * cd {own} && python manage.py check\n")
+    monkeypatch.chdir(own)
+    assert call("import", str(first), "--apply", *options).code == 0
+    job = Job.objects.get()
+    job.name = "nightly check"
+    control.save(job)
+    monkeypatch.chdir(make_project(tmp_path / "copy"))
+    (plan,) = call("import", str(second), "--json").json["jobs"]
+    assert plan["outcome"] == "conflict"
+    assert "nightly check" in plan["reasons"][0]
 
 
 def test_printed_settings_are_explained_only_if_there_are_any(settings: Settings) -> None:

@@ -1161,7 +1161,7 @@ class Migration(migrations.Migration):
                     "muted",
                     models.PositiveIntegerField(
                         default=0,
-                        help_text="How many of the consecutive failures belong to muted incidents.",
+                        help_text="How many of the consecutive failures don't count for alerts: those of muted incidents, and those of a job that wasn't enabled at the first check.",
                         verbose_name="muted failures",
                     ),
                 ),

@@ -19,7 +19,10 @@ class AlertCheck(models.Model):
     muted = models.PositiveIntegerField(
         _("muted failures"),
         default=0,
-        help_text=_("How many of the consecutive failures belong to muted incidents."),
+        help_text=_(
+            "How many of the consecutive failures don't count for alerts: those of muted "
+            "incidents, and those of a job that wasn't enabled at the first check."
+        ),
     )
     unrecovered_failures = models.PositiveIntegerField(
         _("unrecovered failures"),

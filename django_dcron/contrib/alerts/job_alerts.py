@@ -7,7 +7,7 @@ Invariants:
 - An ``AlertCheck`` has the counters of a job at its last check. Without one, they count as zeros.
 - The first check that finds a job creates an ``AlertCheck`` for each existing job.
 - Earlier events of jobs that exist at the first check aren't reported, except consecutive failures
-  that still last. Those of a job that isn't enabled don't last.
+  that still last. Those of a job that isn't enabled don't last: they count as muted.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ def initialize(*, from_zero: bool) -> bool:
                 last_check.failed -= statistics.consecutive_failures
             else:
                 last_check.consecutive_failures = statistics.consecutive_failures
+                last_check.muted = statistics.consecutive_failures
                 last_check.auto_paused = _is_auto_paused(job)
         checks.append(last_check)
     AlertCheck.objects.using(using).bulk_create(

@@ -368,6 +368,47 @@ def test_first_check_reports_no_jobs_that_are_not_enabled(
     assert service.subjects == ["[dcron] removed failed"], "a later failure is reported"
 
 
+@pytest.mark.parametrize("auto_paused", [False, True])
+@pytest.mark.parametrize(
+    ("steps", "subjects"),
+    [
+        (["fail"], ["[dcron] grind failed"]),
+        (["succeed"], []),
+        (["resume, succeed"], []),
+        (["resume", "succeed"], []),
+        (["resume", "fail", "succeed"], ["[dcron] grind failed", "[dcron] grind has recovered"]),
+    ],
+)
+def test_first_check_does_not_count_failures_of_paused_jobs_as_reported(
+    service: Service,
+    settings: Settings,
+    auto_paused: bool,
+    steps: list[str],
+    subjects: list[str],
+) -> None:
+    settings.DCRON_ALERTS = [
+        {"on": kind, "to": ["ops"]} for kind in ("failed", "recovered", "paused")
+    ]
+    job = make_idle_job(name="grind", pause_after_failures=1 if auto_paused else None)
+    finish_run(job)
+    if auto_paused:
+        assert pause_failing_jobs(Job.objects.filter(pk=job.pk)) == 1
+    else:
+        control.pause(job, "no longer declared")
+    alerter = Alerter(Leader())
+    alerter.check_and_send()
+    actions = {
+        "fail": lambda: finish_run(job),
+        "succeed": lambda: finish_run(job, State.SUCCEEDED),
+        "resume": lambda: control.resume(Job.objects.get(pk=job.pk)),
+    }
+    for step in steps:
+        for action in step.split(", "):
+            actions[action]()
+        alerter.check_and_send()
+    assert service.subjects == subjects
+
+
 def test_events_of_a_shard_are_found_by_its_next_leader(
     service: Service, settings: Settings
 ) -> None:

@@ -14,6 +14,7 @@ from celery import current_app, shared_task
 from django.core.checks import CheckMessage, run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
+from django.core.management.base import SystemCheckError
 from django.db import OperationalError, connection, connections
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
@@ -858,6 +859,29 @@ def test_e001_for_an_invalid_channel_names_the_channel_and_the_key(
     assert message.id == "django_dcron.E001"
     assert message.msg.startswith("DCRON_ALERT_CHANNELS: ")
     assert [text for text in expected if text not in message.msg] == []
+    assert checks.check_alert_channels(None, databases=["default"]) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "channels",
+    [
+        ["slack://hunter2"],
+        8899,
+        {"ops": None},
+        {"ops": "slack://hunter2"},
+        {"ops": {"apprise": 8899}},
+        {"ops": {"apprise": [1]}},
+    ],
+)
+def test_check_of_the_database_reports_invalid_channels(settings: Settings, channels: Any) -> None:
+    settings.DCRON_ALERT_CHANNELS = {"ops": {"mail": ["ops@example.com"]}}
+    make_job(alerts=[{"on": "failed", "to": ["ops"]}])
+    settings.DCRON_ALERT_CHANNELS = channels
+    with pytest.raises(SystemCheckError) as raised:
+        call_command("check", databases=["default"])
+    assert re.findall(r"django_dcron\.([EW]\d+)", str(raised.value)) == ["E001"]
+    assert "hunter2" not in str(raised.value)
 
 
 def test_channel_may_have_a_single_address_instead_of_a_list(settings: Settings) -> None:

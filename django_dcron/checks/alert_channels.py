@@ -14,7 +14,7 @@ from django.apps import AppConfig
 from django.core.checks import CheckMessage, Tags, Warning, register
 
 from django_dcron.checks.reporting import with_docs_link
-from django_dcron.conf import settings
+from django_dcron.conf import Settings, settings
 
 
 @register(Tags.database)
@@ -25,7 +25,14 @@ def check_alert_channels(
     return [*map(with_docs_link, _unsupported_schemes())] if databases else []
 
 
+def are_channels_valid() -> bool:
+    """Return whether the setting can be read. Otherwise, E001 reports it."""
+    return vars(Settings)["ALERT_CHANNELS"].problem() is None
+
+
 def _unsupported_schemes() -> Iterator[CheckMessage]:
+    if not are_channels_valid():
+        return
     urls = [
         (name, url)
         for name, channel in settings.ALERT_CHANNELS.items()

@@ -9,6 +9,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.core.checks import CheckMessage, Info, Tags, Warning, register
 
+from django_dcron.checks.alert_channels import are_channels_valid
 from django_dcron.checks.database import has_current_tables
 from django_dcron.checks.reporting import is_check_command, with_docs_link, without_secrets
 from django_dcron.conf import settings
@@ -126,7 +127,7 @@ def _queue_problems(job: Any) -> Iterator[CheckMessage]:
 
 
 def _alert_problems(job: Any) -> Iterator[CheckMessage]:
-    if job.alerts is None:
+    if job.alerts is None or not are_channels_valid():
         return
     try:
         read_rules(job.alerts, settings.ALERT_CHANNELS, of_job=True)

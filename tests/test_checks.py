@@ -596,7 +596,9 @@ def test_w022_for_a_channel_that_needs_apprise(
         ("slakc://secret", "'slakc'"),
         ("http://secret", "json://HOST/PATH"),
         ("HTTPS://secret", "jsons://HOST/PATH"),
-        ("secret", "no"),
+        ("secret", "doesn't begin with a scheme"),
+        ("mailto:user:secret@example.com?redirect=https://x", "doesn't begin with a scheme"),
+        ("secret,slack://a/b/c", "doesn't begin with a scheme"),
     ],
 )
 def test_w025_for_a_url_that_apprise_does_not_support(
@@ -840,7 +842,10 @@ def test_e007_for_an_invalid_alert_rule(settings: Settings) -> None:
     ("channel", "expected"),
     [
         ("slack://x", ["channel 'ops' is of type str", "a dict such as"]),
-        ({"webhook": ["x"]}, ["channel 'ops'", "unknown key 'webhook'", "json://HOST/PATH"]),
+        (
+            {"webhook": ["x"]},
+            ["channel 'ops'", "key 1, of type str, is unknown", "json://HOST/PATH"],
+        ),
         ({"aprise": ["x"]}, ["channel 'ops'", "'aprise'", "Did you mean 'apprise'?"]),
         ({}, ["channel 'ops'", 'neither "mail" nor "apprise"']),
         ({"mail": ["a@b.c"], "apprise": ["x://"]}, ["channel 'ops'", 'both "mail" and "apprise"']),
@@ -849,6 +854,9 @@ def test_e007_for_an_invalid_alert_rule(settings: Settings) -> None:
         ({"mail": ["a@b.c", 1]}, ["channel 'ops'", 'item 2 of "mail" is of type int']),
         ({"mail": ""}, ["channel 'ops'", 'item 1 of "mail" is empty', "a list of addresses"]),
         ({"mail": ["a@b.c"], "every": 60}, ["channel 'ops'", '"every" is 60', "timedelta("]),
+        ({"mail": ["a@b.c"], "every": "15m"}, ["channel 'ops'", "\"every\" is '15m'"]),
+        ({"mail": ["a@b.c"], "every": timedelta(-1)}, ['"every" is datetime.timedelta(days=-1)']),
+        ({"mail": ["a@b.c"], "every": True}, ["channel 'ops'", '"every" is of type bool']),
     ],
 )
 def test_e001_for_an_invalid_channel_names_the_channel_and_the_key(
@@ -896,14 +904,24 @@ def test_channel_may_have_a_single_address_instead_of_a_list(settings: Settings)
     assert read["hook"] == {"apprise": ["json://localhost/hook"]}
 
 
-@pytest.mark.parametrize("names", [("ops", "Ops"), ("o p s",), ("störung",), ("x" * 51,), ("",)])
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("ops", "Ops"), "channel 'ops' and channel 'Ops'"),
+        (("o p s",), "channel 1"),
+        (("ops", "störung"), "channel 2"),
+        (("x" * 51,), "channel 1"),
+        (("",), "channel 1"),
+        ((8899,), "channel 1, of type int"),
+    ],
+)
 def test_e001_for_invalid_or_ambiguous_channel_names(
-    settings: Settings, names: tuple[str, ...]
+    settings: Settings, names: tuple[Any, ...], expected: str
 ) -> None:
     settings.DCRON_ALERT_CHANNELS = {name: {"mail": ["ops@example.com"]} for name in names}
     [message] = messages()
     assert message.id == "django_dcron.E001"
-    assert all(repr(name) in message.msg for name in names)
+    assert expected in message.msg
 
 
 @pytest.mark.parametrize(
@@ -916,6 +934,12 @@ def test_e001_for_invalid_or_ambiguous_channel_names(
         {"ops": {"apprise": ["slack://hunter2/", {"url": "slack://hunter2/"}]}},
         {"ops": {"apprise": {"slack://hunter2/"}}},
         {"ops": {"mail": ["a@b.c"], "every": "slack://hunter2/"}},
+        {"ops": {"mail": ["a@b.c"], "every": {"slack": {"token": "hunter2"}}}},
+        {"ops": {"xoxb-hunter2": ["a@b.c"]}},
+        {"ops": {"mailto:user:hunter2@host": {}}},
+        {"mailto:user:hunter2@host": {"mail": ["a@b.c"]}},
+        {"T1JJ/hunter2/abc": {"mail": ["a@b.c"]}},
+        {"T1JJ/hunter2/abc": {"apprise": 8899}},
     ],
 )
 def test_no_message_contains_a_secret(settings: Settings, channels: Any) -> None:

@@ -6,6 +6,7 @@ checks the URLs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -15,6 +16,8 @@ from django.core.checks import CheckMessage, Tags, Warning, register
 
 from django_dcron.checks.reporting import with_docs_link
 from django_dcron.conf import Settings, settings
+
+SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]{0,30}")
 
 
 @register(Tags.database)
@@ -51,8 +54,13 @@ def _unsupported_schemes() -> Iterator[CheckMessage]:
             or any(service.parse_native_url(url) for service in services.plugins())
         ):
             continue
-        # Without a separator, the text may be a secret.
-        problem = f"apprise doesn't support the scheme {scheme!r}" if separator else "no scheme"
+        # Text that isn't a scheme may be a secret.
+        has_scheme = separator and SCHEME.fullmatch(scheme)
+        problem = (
+            f"apprise doesn't support the scheme {scheme!r}"
+            if has_scheme
+            else "it doesn't begin with a scheme"
+        )
         yield Warning(
             f"DCRON_ALERT_CHANNELS: a URL of {name!r} isn't supported ({problem}), so its alerts "
             "aren't sent.",

@@ -1,7 +1,8 @@
 """The setting ``DCRON_ALERT_CHANNELS``: its value with lists only, and what is wrong with it.
 
-URLs of channels contain secrets. Messages therefore name channels, keys and types, but neither
-addresses nor URLs.
+URLs of channels contain secrets, and a misplaced value may be one. Messages therefore quote only
+valid names of channels, keys that resemble known ones, and intervals. They describe anything else
+by its position and type.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from django_dcron.utils.durations import parse_duration_text
 from django_dcron.utils.setting_kinds import Setting
 from django_dcron.utils.suggestions import did_you_mean
-from django_dcron.utils.url_credentials import without_urls
 
 ADDRESSES = {
     "mail": 'an address or a list of addresses, such as ["ops@example.com"]',
@@ -30,7 +31,10 @@ Channels = Mapping[str, Mapping[str, Any]]
 
 
 class AlertChannels(Setting[Channels]):
-    """The channels by name. A single address or URL is read as a list."""
+    """The channels by name.
+
+    A single address or URL is read as a list. Whitespace around addresses and URLs is removed.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -56,39 +60,42 @@ class AlertChannels(Setting[Channels]):
 def _with_lists(channel: Any) -> Any:
     if not isinstance(channel, dict):
         return channel
-    single = {key: [channel[key]] for key in ADDRESSES if isinstance(channel.get(key), str)}
-    return {**channel, **single}
+    return {key: _with_list(value) if key in ADDRESSES else value for key, value in channel.items()}
+
+
+def _with_list(addresses: Any) -> Any:
+    found = [addresses] if isinstance(addresses, str) else addresses
+    if not isinstance(found, (list, tuple)):
+        return found
+    return [each.strip() if isinstance(each, str) else each for each in found]
 
 
 def _problems(channels: Mapping[Any, Any]) -> Iterator[str]:
     names: dict[str, str] = {}
-    for name, channel in channels.items():
-        shown = _shown(name)
-        if not isinstance(name, str) or not NAME.fullmatch(name):
+    for number, (name, channel) in enumerate(channels.items(), start=1):
+        is_valid = isinstance(name, str) and NAME.fullmatch(name)
+        shown = f"channel {name!r}" if is_valid else f"channel {number}"
+        if not is_valid:
             yield (
-                f"{shown} is an invalid name of a channel. Allowed: at most 50 ASCII letters, "
-                'digits and characters of "_.-"'
+                f"the name of {shown}, of type {type(name).__name__}, is invalid. Allowed: at most "
+                '50 ASCII letters, digits and characters of "_.-"'
             )
         elif name.lower() in names:
             # Some databases treat the names as equal.
-            yield f"the channels {names[name.lower()]} and {shown} differ only in case. Rename one"
+            yield f"{names[name.lower()]} and {shown} differ only in case. Rename one"
         else:
             names[name.lower()] = shown
-        yield from _problems_of_channel(f"channel {shown}", channel)
+        yield from _problems_of_channel(shown, channel)
 
 
 def _problems_of_channel(name: str, channel: Any) -> Iterator[str]:
     if not isinstance(channel, dict):
         yield f"{name} is of type {type(channel).__name__}. Allowed: {CHANNEL}"
         return
-    for key in channel:
+    for number, key in enumerate(channel, start=1):
         if key not in KEYS:
-            near = did_you_mean(str(key), KEYS)
             allowed = "; ".join(f'"{kind}": {values}' for kind, values in ADDRESSES.items())
-            yield (
-                f"{name} has the unknown key {_shown(key)}.{near} Allowed: {allowed}; "
-                f'"every": {INTERVAL}'
-            )
+            yield f'{name}: {_unknown_key(number, key)} Allowed: {allowed}; "every": {INTERVAL}'
     kinds = [key for key in ADDRESSES if key in channel]
     if len(kinds) != 1:
         has = 'both "mail" and "apprise"' if kinds else 'neither "mail" nor "apprise"'
@@ -98,7 +105,14 @@ def _problems_of_channel(name: str, channel: Any) -> Iterator[str]:
             yield f"{name}: {problem}. Allowed: {ADDRESSES[key]}"
     every = channel.get("every", timedelta())
     if not isinstance(every, timedelta) or every < timedelta():
-        yield f'{name}: "every" is {_shown(every)}. Allowed: {INTERVAL}'
+        yield f'{name}: "every" is {_shown_interval(every)}. Allowed: {INTERVAL}'
+
+
+def _unknown_key(number: int, key: Any) -> str:
+    near = did_you_mean(key, KEYS) if isinstance(key, str) and NAME.fullmatch(key) else ""
+    if near:
+        return f"the key {key!r} is unknown.{near}"
+    return f"key {number}, of type {type(key).__name__}, is unknown."
 
 
 def _problem_of_addresses(key: str, addresses: Any) -> str | None:
@@ -114,5 +128,13 @@ def _problem_of_addresses(key: str, addresses: Any) -> str | None:
     return None
 
 
-def _shown(value: Any) -> str:
-    return without_urls(repr(value))
+def _shown_interval(value: Any) -> str:
+    is_number = isinstance(value, (int, float, timedelta)) and not isinstance(value, bool)
+    return repr(value) if is_number or _is_duration(value) else f"of type {type(value).__name__}"
+
+
+def _is_duration(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and parse_duration_text(value) is not None
+    except OverflowError:
+        return False

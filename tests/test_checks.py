@@ -599,6 +599,8 @@ def test_w022_for_a_channel_that_needs_apprise(
         ("secret", "doesn't begin with a scheme"),
         ("mailto:user:secret@example.com?redirect=https://x", "doesn't begin with a scheme"),
         ("secret,slack://a/b/c", "doesn't begin with a scheme"),
+        (" slack://secret", ""),
+        ("\tslakc://secret", "'slakc'"),
     ],
 )
 def test_w025_for_a_url_that_apprise_does_not_support(
@@ -857,6 +859,7 @@ def test_e007_for_an_invalid_alert_rule(settings: Settings) -> None:
         ({"mail": ["a@b.c"], "every": "15m"}, ["channel 'ops'", "\"every\" is '15m'"]),
         ({"mail": ["a@b.c"], "every": timedelta(-1)}, ['"every" is datetime.timedelta(days=-1)']),
         ({"mail": ["a@b.c"], "every": True}, ["channel 'ops'", '"every" is of type bool']),
+        ({"mail": ["a@b.c", " "]}, ["channel 'ops'", 'item 2 of "mail" is empty']),
     ],
 )
 def test_e001_for_an_invalid_channel_names_the_channel_and_the_key(
@@ -892,16 +895,18 @@ def test_check_of_the_database_reports_invalid_channels(settings: Settings, chan
     assert "hunter2" not in str(raised.value)
 
 
-def test_channel_may_have_a_single_address_instead_of_a_list(settings: Settings) -> None:
+def test_addresses_are_read_as_a_list_without_surrounding_whitespace(settings: Settings) -> None:
     settings.DCRON_ALERT_CHANNELS = {
         "mail": {"mail": "ops@example.com", "every": timedelta()},
         "hook": {"apprise": "json://localhost/hook"},
+        "spaces": {"apprise": (" json://localhost/1\n", "json://localhost/2")},
     }
     assert messages() == []
     assert checks.check_alert_channels(None, databases=["default"]) == []
     read = conf.settings.ALERT_CHANNELS
     assert read["mail"] == {"mail": ["ops@example.com"], "every": timedelta()}
     assert read["hook"] == {"apprise": ["json://localhost/hook"]}
+    assert read["spaces"] == {"apprise": ["json://localhost/1", "json://localhost/2"]}
 
 
 @pytest.mark.parametrize(

@@ -596,6 +596,7 @@ def test_w022_for_a_channel_that_needs_apprise(
         ("slakc://secret", "'slakc'"),
         ("http://secret", "json://HOST/PATH"),
         ("HTTPS://secret", "jsons://HOST/PATH"),
+        ("https://example.com/?token=secret", "?-NAME=VALUE"),
         ("secret", "doesn't begin with a scheme"),
         ("mailto:user:secret@example.com?redirect=https://x", "doesn't begin with a scheme"),
         ("secret,slack://a/b/c", "doesn't begin with a scheme"),
@@ -846,7 +847,7 @@ def test_e007_for_an_invalid_alert_rule(settings: Settings) -> None:
         ("slack://x", ["channel 'ops' is of type str", "a dict such as"]),
         (
             {"webhook": ["x"]},
-            ["channel 'ops'", "key 1, of type str, is unknown", "json://HOST/PATH"],
+            ["channel 'ops'", "key 1, of type str, is unknown", "?-NAME=VALUE"],
         ),
         ({"aprise": ["x"]}, ["channel 'ops'", "'aprise'", "Did you mean 'apprise'?"]),
         ({}, ["channel 'ops'", 'neither "mail" nor "apprise"']),

@@ -65,7 +65,8 @@ def _unsupported_schemes() -> Iterator[CheckMessage]:
             f"DCRON_ALERT_CHANNELS: a URL of {name!r} isn't supported ({problem}), so its alerts "
             "aren't sent.",
             hint=(
-                "For a webhook, write json://HOST/PATH, or jsons://HOST/PATH for HTTPS."
+                "For a webhook, write json://HOST/PATH, or jsons://HOST/PATH for HTTPS. Put a "
+                "minus before the name of each query parameter: ?-NAME=VALUE."
                 if scheme.lower() in ("http", "https")
                 else "Correct the URL, such as slack://... A custom service must be registered "
                 "when Django starts."

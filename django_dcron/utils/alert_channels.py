@@ -19,7 +19,7 @@ from django_dcron.utils.suggestions import did_you_mean
 ADDRESSES = {
     "mail": 'an address or a list of addresses, such as ["ops@example.com"]',
     "apprise": 'a URL or a list of URLs, such as ["slack://..."]; for a webhook, '
-    '["json://HOST/PATH"] or ["jsons://HOST/PATH"]',
+    '["json://HOST/PATH"], or ["jsons://HOST/PATH?-NAME=VALUE"] for HTTPS with a query parameter',
 }
 """The keys for the receivers of a channel, and their allowed values."""
 INTERVAL = "a timedelta, the minimum interval between two messages, such as timedelta(minutes=15)"

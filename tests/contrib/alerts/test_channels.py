@@ -1,10 +1,15 @@
 """Test that channels send alerts as plain text, even if they quote hostile markup."""
 
+import re
+
 import pytest
+import requests
 from apprise import Apprise, NotifyFormat
+from requests import Request, Response
 
 from django_dcron.contrib.alerts import channels
 from tests.contrib.alerts.mail_server import MailServer
+from tests.docs.test_documents import ROOT
 from tests.services import free_ports
 
 HOSTILE = '<a href="https://evil.example">log in again</a> <img src="https://evil.example/seen"> [here](https://evil.example)'
@@ -73,3 +78,23 @@ def test_error_covers_a_service_that_is_unreachable() -> None:
     (unused_port,) = free_ports(1)
     with pytest.raises(channels.SendFailed, match="unreachable or rejected"):
         channels.send({"apprise": [f"json://127.0.0.1:{unused_port}?cto=2"]}, "failed", "text")
+
+
+def test_webhook_of_the_docs_receives_its_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "how-to" / "alerts.md").read_text()
+    found = re.search(r"`(https://\S+\?\S+)` becomes\s+`(jsons://\S+)`", text)
+    assert found
+    address, url = found.groups()
+    sent = []
+
+    def request(method: str, url: str, params: dict[str, str], **more: object) -> Response:
+        sent.append(Request(method, url, params=params).prepare())
+        response = Response()
+        response.status_code = 200
+        return response
+
+    monkeypatch.setattr(requests, "request", request)
+
+    channels.send({"apprise": [url]}, "report failed", "text")
+
+    assert [(each.method, each.url) for each in sent] == [("POST", address)]

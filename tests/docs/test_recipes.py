@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.contrib.sessions.models import Session
+from django.core.management import call_command
 from django.utils import timezone
 from pytest_django import Settings
 
@@ -51,12 +52,17 @@ def test_recipe_of_a_function_runs_the_management_command() -> None:
 @pytest.mark.django_db
 def test_recipe_of_commands_saves_jobs_at_each_deploy(settings: Settings) -> None:
     settings.DCRON_SHELL = {"backup": ["pg_dump", "shop"]}
-    settings.DCRON_COMMANDS = ["clearsessions"]
+    settings.DCRON_COMMANDS = ["check"]
     names: dict[str, Any] = {"__name__": "recipes"}
+    with targets.isolated_registry():
+        exec(compile(FUNCTION, "recipes.md", "exec"), names)  # noqa: S102
+        call_command("dcron", "sync")
+        [declared] = Job.objects.values_list("name", "target")
     exec(compile(COMMAND, "recipes.md", "exec"), names)  # noqa: S102
     for _deploy in range(2):
         names["Command"]().handle()
-    assert sorted(Job.objects.values_list("target", flat=True)) == [
-        "command:clearsessions",
-        "shell:backup",
+    assert sorted(Job.objects.values_list("name", "target")) == [
+        ("backup", "shell:backup"),
+        ("check", "command:check"),
+        declared,
     ]

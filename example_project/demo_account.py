@@ -30,6 +30,8 @@ CLOSING = timedelta(seconds=1)
 """The stopping nodes may leave occurrences in this last moment to the next node."""
 SETTLING = timedelta(seconds=1)
 """Occurrences this soon after a change may still belong to the previous schedule."""
+NOT_RUN = (State.SKIPPED, State.CANCELLED, State.MISSED)
+"""The final states of runs that didn't start or were cancelled. The verdict counts them."""
 
 
 class Account:
@@ -102,9 +104,13 @@ class Account:
 
     def verdict(self) -> str:
         """Return the summary of a demo without problems."""
-        summary = "Every due occurrence ran exactly once"
+        counts = {state: sum(job.states[state] for job in self.jobs) for state in NOT_RUN}
+        exceptions = [f"{count} {state}" for state, count in counts.items() if count]
         if left := sum(job.left for job in self.jobs):
-            summary += f", except {left} in the last second, which the next node would run"
+            exceptions.append(f"{left} in the last second that the next node would run")
+        summary = "Every due occurrence ran exactly once"
+        if exceptions:
+            summary += f", except {', '.join(exceptions)}"
         summary += "."
         if waiting := sum(job.waiting for job in self.jobs):
             summary += f" Runs that wait for their next attempt: {waiting}."
@@ -281,9 +287,12 @@ class JobAccount:
 
     @property
     def left(self) -> int:
-        """How many due occurrences haven't run. `problems` reports those before `closing_at`."""
+        """How many due occurrences the next node would run.
+
+        `problems` reports those before `closing_at`.
+        """
         runs = {run.scheduled_at: run for run in self.runs}
-        return sum(not has_run(runs.get(at)) for at in self.due)
+        return sum(is_left(runs.get(at)) for at in self.due)
 
     def problems(self) -> Iterator[str]:
         runs = {run.scheduled_at: run for run in self.runs}
@@ -292,7 +301,7 @@ class JobAccount:
             if run is None or run.state == State.MISSED:
                 if at <= self.closing_at:
                     yield f"{self.name} was due at {at:%H:%M:%S} UTC but didn't run."
-            elif not has_run(run) and at <= self.closing_at:
+            elif is_left(run) and at <= self.closing_at:
                 yield f"{self.name} was due at {at:%H:%M:%S} UTC and is still {run.state}."
         for at in runs:
             yield f"{self.name} has a run at {at:%H:%M:%S} UTC but wasn't due."
@@ -307,6 +316,6 @@ class JobAccount:
         return [due, *map(str, numbers), *delays, str(len(self.manual))]
 
 
-def has_run(run: Run | None) -> bool:
-    """Return whether the first attempt of `run` has ended, or its policy decided against it."""
-    return run is not None and run.state != State.MISSED and (bool(run.is_final) or run.attempt > 1)
+def is_left(run: Run | None) -> bool:
+    """Return whether an occurrence has no run, or one whose first attempt hasn't ended."""
+    return run is None or not (run.is_final or run.attempt > 1)

@@ -1,0 +1,134 @@
+"""The demo's report: runs that were skipped, cancelled or missed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import TIMEOUT
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "example_project"
+
+# The shop of each case is open for 8.5 s, so the job is due at seconds 2, 4, 6 and 8. The
+# nodes may leave the occurrence at second 8 to the next node.
+CASES: dict[str, dict[str, Any]] = {
+    "succeeded": {"runs": {2: "succeeded", 4: "succeeded", 6: "succeeded", 8: "succeeded"}},
+    "not run": {"runs": {2: "skipped", 4: "cancelled", 6: "skipped", 8: "missed"}},
+    "missed": {"runs": {2: "succeeded", 4: "missed", 6: "succeeded", 8: "succeeded"}},
+    "left": {"runs": {2: "skipped", 4: "succeeded", 6: "succeeded", 8: "queued"}},
+    "no run": {"runs": {2: "succeeded", 6: "succeeded"}},
+    "unfinished": {"runs": {2: "succeeded", 4: "running", 6: "succeeded", 8: "succeeded"}},
+    "not due": {
+        "runs": {2: "succeeded", 3: "skipped", 4: "succeeded", 6: "succeeded", 8: "succeeded"}
+    },
+}
+
+# The tests' settings don't install the shop's app, so another process prepares the cases. Each is
+# in a transaction that it rolls back.
+REPORT = """
+import json, sys
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from unittest import mock
+
+import django
+from django.conf import settings
+
+settings.MIGRATION_MODULES = {app.rpartition(".")[2]: None for app in settings.INSTALLED_APPS}
+django.setup()
+from django.core.management import call_command
+from django.db import transaction
+from demo_account import Account
+from django_dcron import control
+from django_dcron.models import Job, Run
+from django_dcron.testing import set_clock
+
+def at(second):
+    return datetime(2026, 11, 18, 12, tzinfo=UTC) + timedelta(seconds=float(second))
+
+@contextmanager
+def clock(second):
+    with mock.patch("django.utils.timezone.now", return_value=at(second)), set_clock(at(second)):
+        yield
+
+def create_run(job, second, claimed_at, **columns):
+    due = at(second)
+    Run.objects.create(job=job, scheduled_at=due, due_at=due, claimed_at=claimed_at, **columns)
+
+def report(case):
+    job = Job(name="pulse", target="shop.cron.shop_pulse", schedule="*/2 * * * * *")
+    with clock(0):
+        control.save(job)
+        account = Account(set())
+    for second, state in case["runs"].items():
+        create_run(job, second, at(second), state=state)
+    with clock(8.5):
+        account.close()
+    return {
+        "problems": account.problems(),
+        "verdict": account.verdict(),
+    }
+
+call_command("migrate", run_syncdb=True, verbosity=0)
+reports = {}
+for name, case in json.loads(sys.argv[1]).items():
+    with transaction.atomic():
+        reports[name] = report(case)
+        transaction.set_rollback(True)
+print(json.dumps(reports))
+"""
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    output = subprocess.run(
+        [sys.executable, "-c", REPORT, json.dumps(CASES)],
+        cwd=EXAMPLE,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{EXAMPLE}{os.pathsep}{ROOT}",
+            "DJANGO_SETTINGS_MODULE": "shop_site.settings",
+            "SHOP_DIR": str(tmp_path_factory.mktemp("shop")),
+        },
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT,
+    ).stdout
+    found: dict[str, dict[str, Any]] = json.loads(output)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("case", "exceptions"),
+    [
+        ("succeeded", ""),
+        ("not run", ", except 2 skipped, 1 cancelled, 1 missed"),
+        ("left", ", except 1 skipped, 1 in the last second that the next node would run"),
+    ],
+)
+def test_verdict_counts_occurrences_that_did_not_run(
+    reports: dict[str, dict[str, Any]], case: str, exceptions: str
+) -> None:
+    assert reports[case]["problems"] == []
+    assert reports[case]["verdict"] == f"Every due occurrence ran exactly once{exceptions}."
+
+
+@pytest.mark.parametrize(
+    ("case", "problem"),
+    [
+        ("missed", "pulse was due at 12:00:04 UTC but didn't run."),
+        ("no run", "pulse was due at 12:00:04 UTC but didn't run."),
+        ("unfinished", "pulse was due at 12:00:04 UTC and is still running."),
+        ("not due", "pulse has a run at 12:00:03 UTC but wasn't due."),
+    ],
+)
+def test_missing_unfinished_and_unexpected_runs_are_problems(
+    reports: dict[str, dict[str, Any]], case: str, problem: str
+) -> None:
+    assert reports[case]["problems"] == [problem]

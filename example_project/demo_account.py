@@ -46,7 +46,7 @@ class Account:
         self.checks = 0
         self.opened_at = self.closed_at = timezone.now()
         jobs = Job.objects.select_related("cursor")
-        self.definitions = {job.name: definition(job) for job in jobs}
+        self.saved_at = {job.name: job.updated_at for job in jobs}
         self.phases = {job.name: job.cursor.next_at for job in jobs}
 
     def watch(self) -> None:
@@ -203,16 +203,6 @@ class Account:
         )
 
 
-def definition(job: Job) -> tuple[Any, ...]:
-    """Return the fields that decide when a job runs."""
-    return job.target, job.schedule, job.timezone, job.starts_at, job.ends_at, is_on(job)
-
-
-def is_on(job: Job) -> bool:
-    """Return whether the job is enabled, or is a one-time job, which its run disables."""
-    return job.enabled or job.parsed_schedule.at is not None
-
-
 def occurrences(
     job: Job, since: datetime, until: datetime, phase: datetime | None
 ) -> Iterable[datetime]:
@@ -263,13 +253,15 @@ class JobAccount:
         self.name = job.name
         self.schedule = job.schedule
         since, until, phase = account.opened_at, account.closed_at, account.phases.get(job.name)
-        self.changed = account.definitions.get(job.name) != definition(job)
+        # A pause and its end also set `updated_at`. The end of a one-time job, which disables it,
+        # doesn't.
+        self.changed = account.saved_at.get(job.name) != job.updated_at
         if self.changed:  # by a person, while the demo ran
             since, phase = job.updated_at + SETTLING, job.cursor.next_at
             if job.starts_at is not None:  # an occurrence at this instant counts
                 since = max(since, job.starts_at - timedelta(microseconds=1))
             until = min(until, job.ends_at or until)
-        self.due = list(occurrences(job, since, until, phase)) if is_on(job) else []
+        self.due = [] if job.is_paused else list(occurrences(job, since, until, phase))
         self.closing_at = account.closed_at - CLOSING
         runs = account.runs().filter(job=job, scheduled_at__gte=since)
         self.runs = list(runs.filter(trigger=Trigger.SCHEDULE))

@@ -161,6 +161,9 @@ for name in "shop-pulse", "stocktake":
     job = Job.objects.get(name=name)
     job.schedule = {"shop-pulse": "*/3 * * * * *", "stocktake": "@every 3s"}[name]
     control.save(job)
+job = Job.objects.get(name="sales-report")
+control.pause(job)
+control.resume(job)
 since = now() + timedelta(seconds=1)
 runs = Run.objects.filter(job__name="shop-pulse", scheduled_at__gt=since, state="succeeded")
 while not (gone := runs.first()):
@@ -205,6 +208,7 @@ def test_job_changed_during_the_demo_is_checked_by_its_new_schedule(
     # on when the change came.
     assert re.fullmatch(r"[1-9]\*", row(demo.output, "shop-pulse")["due"])
     assert re.fullmatch(r"[1-9]\*", row(demo.output, "stocktake")["due"])
+    assert re.fullmatch(r"[0-9]\*", row(demo.output, "sales-report")["due"])
     assert row(demo.output, "import-orders")["due"].isdigit()
 
 

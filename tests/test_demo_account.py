@@ -1,4 +1,4 @@
-"""The demo's report: runs that were skipped, cancelled or missed."""
+"""The demo's report: runs that were skipped, cancelled or missed, and jobs that were changed."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.waiting import TIMEOUT
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "example_project"
 
-# The shop of each case is open for 8.5 s, so the job is due at seconds 2, 4, 6 and 8. The
+# The shop of each case is open for 8.5 s, so an unchanged job is due at seconds 2, 4, 6 and 8. The
 # nodes may leave the occurrence at second 8 to the next node.
 CASES: dict[str, dict[str, Any]] = {
     "succeeded": {"runs": {2: "succeeded", 4: "succeeded", 6: "succeeded", 8: "succeeded"}},
@@ -25,6 +25,17 @@ CASES: dict[str, dict[str, Any]] = {
     "unfinished": {"runs": {2: "succeeded", 4: "running", 6: "succeeded", 8: "succeeded"}},
     "not due": {
         "runs": {2: "succeeded", 3: "skipped", 4: "succeeded", 6: "succeeded", 8: "succeeded"}
+    },
+    "paused and resumed": {
+        "actions": {1: "pause", 4.5: "resume"},
+        "runs": {6: "succeeded", 8: "succeeded"},
+    },
+    "paused": {"actions": {1: "pause"}, "runs": {}},
+    "one-time job": {"schedule": "@at 2026-11-18T12:00:04Z", "end": True, "runs": {4: "succeeded"}},
+    "paused one-time job": {
+        "schedule": "@at 2026-11-18T12:00:04Z",
+        "actions": {2: "pause"},
+        "runs": {},
     },
 }
 
@@ -45,6 +56,7 @@ from django.core.management import call_command
 from django.db import transaction
 from demo_account import Account
 from django_dcron import control
+from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Job, Run
 from django_dcron.testing import set_clock
 
@@ -61,17 +73,26 @@ def create_run(job, second, claimed_at, **columns):
     Run.objects.create(job=job, scheduled_at=due, due_at=due, claimed_at=claimed_at, **columns)
 
 def report(case):
-    job = Job(name="pulse", target="shop.cron.shop_pulse", schedule="*/2 * * * * *")
+    job = Job(
+        name="pulse", target="shop.cron.shop_pulse", schedule=case.get("schedule", "*/2 * * * * *")
+    )
     with clock(0):
         control.save(job)
         account = Account(set())
+    for second, action in case.get("actions", {}).items():
+        with clock(second):
+            getattr(control, action)(job)
     for second, state in case["runs"].items():
         create_run(job, second, at(second), state=state)
+    if case.get("end"):
+        disable_exhausted([job.pk], "default")
     with clock(8.5):
         account.close()
+    row, = account.jobs
     return {
         "problems": account.problems(),
         "verdict": account.verdict(),
+        "due": row.cells([])[0],
     }
 
 call_command("migrate", run_syncdb=True, verbosity=0)
@@ -132,3 +153,19 @@ def test_missing_unfinished_and_unexpected_runs_are_problems(
     reports: dict[str, dict[str, Any]], case: str, problem: str
 ) -> None:
     assert reports[case]["problems"] == [problem]
+
+
+@pytest.mark.parametrize(
+    ("case", "due"),
+    [
+        ("paused and resumed", "2*"),
+        ("paused", "0*"),
+        ("one-time job", "1"),
+        ("paused one-time job", "0*"),
+    ],
+)
+def test_changed_job_is_checked_from_the_change_on(
+    reports: dict[str, dict[str, Any]], case: str, due: str
+) -> None:
+    assert reports[case]["problems"] == []
+    assert reports[case]["due"] == due

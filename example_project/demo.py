@@ -4,9 +4,9 @@
     python example_project/demo.py --for 30    for 30 seconds after everything has started
 
 Each start begins with empty tables, in example_project/var/PORT. At the end, the demo reports on
-every run. Exit code 0: every due occurrence ran exactly once, or was skipped or cancelled. Exit
-code 1: an occurrence is missing or ran twice, a job failed unexpectedly, or a process died. The
-output shows the reason.
+the runs since the shop opened. Exit code 0: every due occurrence ran exactly once, or was skipped
+or cancelled. Exit code 1: an occurrence is missing or ran twice, a job ran when it wasn't due or
+failed unexpectedly, or a process died. The output shows the reason.
 
     DEMO_DATABASE_URL=postgres://user:password@host:5432/name   instead of SQLite (in a new schema)
     DEMO_REDIS_URL=redis://host:6379/0                          instead of starting Redis

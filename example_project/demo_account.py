@@ -139,7 +139,7 @@ class Account:
             "retried",
             "delay p50",
             "delay p99",
-            "manual",
+            "other",
         ]
         rows = [[job.name, job.schedule, *job.cells(states)] for job in self.jobs]
         rows.append(["all", "", *self._totals(states)])
@@ -152,8 +152,9 @@ class Account:
             yield "          (*: counted from the latest change of the job)"
         yield "delay     time from due to the start on a worker, of each run's latest attempt"
         yield f"          (time from due to dispatch: {self._dispatch_delay()})"
-        yield "manual    runs that a person started; the other columns don't count them"
-        counted = sum(len(job.runs) + len(job.manual) for job in self.jobs)
+        yield "other     runs that the schedule didn't create (manual, chained, rerun, backfilled)"
+        yield "          (the columns to the left don't count them)"
+        counted = sum(len(job.runs) + len(job.other) for job in self.jobs)
         if earlier := self.runs().count() - counted:
             yield (
                 "earlier   runs from before the shop was open, or before the latest change of a "
@@ -166,11 +167,12 @@ class Account:
             )
 
     def _dispatch_delay(self) -> str:
-        late = start_delays([run for job in self.jobs for run in job.runs], "queued_at")
-        return (
-            f"p50 {ms(late, 50)}, p99 {ms(late, 99)} of {len(late)} runs; the others started "
-            "before their dispatch was recorded"
-        )
+        runs = [run for job in self.jobs for run in job.runs]
+        late = start_delays(runs, "queued_at")
+        text = f"p50 {ms(late, 50)}, p99 {ms(late, 99)} of {len(late)} runs"
+        if (others := len(start_delays(runs, "started_at")) - len(late)) > 0:
+            text += f"; {others} started before their dispatch was recorded"
+        return text
 
     def _totals(self, states: Sequence[State]) -> list[str]:
         late = start_delays([run for job in self.jobs for run in job.runs], "started_at")
@@ -180,8 +182,8 @@ class Account:
             sum(job.attempts for job in self.jobs),
             sum(job.retried for job in self.jobs),
         ]
-        manual = sum(len(job.manual) for job in self.jobs)
-        return [*map(str, numbers), ms(late, 50), ms(late, 99), str(manual)]
+        other = sum(len(job.other) for job in self.jobs)
+        return [*map(str, numbers), ms(late, 50), ms(late, 99), str(other)]
 
     def _any(self, state: State) -> bool:
         return any(job.states[state] for job in self.jobs)
@@ -221,9 +223,12 @@ def duplicated(rows: Any, *fields: str) -> Any:
 
 
 def start_delays(runs: Iterable[Run], moment: str) -> list[float]:
-    """Return the milliseconds from due until `moment`, ascending."""
+    """Return the milliseconds from due until `moment`, ascending.
+
+    A moment before the run is due belongs to an earlier attempt and isn't counted.
+    """
     pairs = ((run.due_at, getattr(run, moment)) for run in runs)
-    return sorted((at - due).total_seconds() * 1000 for due, at in pairs if at is not None)
+    return sorted((at - due).total_seconds() * 1000 for due, at in pairs if at and at >= due)
 
 
 def ms(values: Sequence[float], percent: int) -> str:
@@ -266,9 +271,9 @@ class JobAccount:
         runs = account.runs().filter(job=job, scheduled_at__gte=since)
         self.runs = list(runs.filter(trigger=Trigger.SCHEDULE))
         """The runs of the schedule in the time that `due` covers."""
-        self.manual = list(
+        self.other = list(
             account.runs()
-            .filter(job=job, scheduled_at__gte=account.opened_at)
+            .filter(job=job, claimed_at__gte=account.opened_at)
             .exclude(trigger=Trigger.SCHEDULE)
         )
         self.states = Counter(State(run.state) for run in self.runs)
@@ -297,7 +302,7 @@ class JobAccount:
                 yield f"{self.name} was due at {at:%H:%M:%S} UTC and is still {run.state}."
         for at in runs:
             yield f"{self.name} has a run at {at:%H:%M:%S} UTC but wasn't due."
-        for run in (*self.runs, *self.manual):
+        for run in (*self.runs, *self.other):
             if run.state == State.FAILED and self.name not in FAILING:
                 yield f"{self.name} failed at {run.scheduled_at:%H:%M:%S} UTC: {run.reason}"
 
@@ -305,7 +310,7 @@ class JobAccount:
         due = f"{len(self.due)}{'*' if self.changed else ''}"
         numbers = [*(self.states[state] for state in states), self.attempts, self.retried]
         delays = [ms(self.late, 50), ms(self.late, 99)]
-        return [due, *map(str, numbers), *delays, str(len(self.manual))]
+        return [due, *map(str, numbers), *delays, str(len(self.other))]
 
 
 def is_left(run: Run | None) -> bool:

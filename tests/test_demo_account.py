@@ -37,6 +37,11 @@ CASES: dict[str, dict[str, Any]] = {
         "actions": {2: "pause"},
         "runs": {},
     },
+    "waiting": {"runs": {2: "succeeded", 4: "succeeded", 6: "pending", 8: "succeeded"}},
+    "other triggers": {
+        "runs": {2: "succeeded", 4: "succeeded", 6: "succeeded", 8: "succeeded"},
+        "others": {-86400: "backfill", 3.1: "manual", 3.2: "rerun", 3.3: "chain"},
+    },
 }
 
 # The tests' settings don't install the shop's app, so another process prepares the cases. Each is
@@ -83,7 +88,11 @@ def report(case):
         with clock(second):
             getattr(control, action)(job)
     for second, state in case["runs"].items():
-        create_run(job, second, at(second), state=state)
+        # A pending run waits for its second attempt.
+        columns = {"attempt": 2, "started_at": at(5), "queued_at": at(5)}
+        create_run(job, second, at(5), state=state, **(columns if state == "pending" else {}))
+    for second, trigger in case.get("others", {}).items():
+        create_run(job, second, at(5), state="succeeded", trigger=trigger)
     if case.get("end"):
         disable_exhausted([job.pk], "default")
     with clock(8.5):
@@ -93,6 +102,9 @@ def report(case):
         "problems": account.problems(),
         "verdict": account.verdict(),
         "due": row.cells([])[0],
+        "delay": row.cells([])[-2],
+        "other": row.cells([])[-1],
+        "text": account.text(),
     }
 
 call_command("migrate", run_syncdb=True, verbosity=0)
@@ -169,3 +181,20 @@ def test_changed_job_is_checked_from_the_change_on(
 ) -> None:
     assert reports[case]["problems"] == []
     assert reports[case]["due"] == due
+
+
+def test_runs_that_the_schedule_did_not_create_have_their_own_column(
+    reports: dict[str, dict[str, Any]],
+) -> None:
+    assert reports["other triggers"]["problems"] == []
+    assert (reports["other triggers"]["due"], reports["other triggers"]["other"]) == ("4", "4")
+
+
+def test_run_that_waits_for_its_next_attempt_has_no_delay(
+    reports: dict[str, dict[str, Any]],
+) -> None:
+    report = reports["waiting"]
+    assert report["problems"] == []
+    assert report["verdict"].endswith("Runs that wait for their next attempt: 1.")
+    assert report["delay"] == "-"
+    assert "started before their dispatch" not in report["text"]

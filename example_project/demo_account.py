@@ -48,10 +48,13 @@ class Account:
         jobs = Job.objects.select_related("cursor")
         self.saved_at = {job.name: job.updated_at for job in jobs}
         self.phases = {job.name: job.cursor.next_at for job in jobs}
+        self.pause_ends: dict[str, datetime] = {}
 
     def watch(self) -> None:
-        """Record which nodes are alive now."""
+        """Record which nodes are alive now, and which pauses will end."""
         self.checks += 1
+        pauses = Job.objects.filter(enabled=False, paused_until__isnull=False)
+        self.pause_ends.update(pauses.values_list("name", "paused_until"))
         self.seen.update(Node.objects.live(dcron.LEASE).values_list("name", flat=True))
 
     def close(self) -> None:
@@ -263,6 +266,10 @@ class JobAccount:
         self.changed = account.saved_at.get(job.name) != job.updated_at
         if self.changed:  # by a person, while the demo ran
             since, phase = job.updated_at + SETTLING, job.cursor.next_at
+            # A node resumes a job before its pause ends, but the job is due only after the end.
+            pause_end = account.pause_ends.get(job.name, since)
+            if pause_end <= job.updated_at + dcron.LOOK_AHEAD:
+                since = max(since, pause_end - timedelta(microseconds=1))
             if job.starts_at is not None:  # an occurrence at this instant counts
                 since = max(since, job.starts_at - timedelta(microseconds=1))
             until = min(until, job.ends_at or until)

@@ -30,6 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
         "actions": {1: "pause", 4.5: "resume"},
         "runs": {6: "succeeded", 8: "succeeded"},
     },
+    "paused until second 5": {"until": 5, "runs": {6: "succeeded", 8: "succeeded"}},
     "paused": {"actions": {1: "pause"}, "runs": {}},
     "one-time job": {"schedule": "@at 2026-11-18T12:00:04Z", "end": True, "runs": {4: "succeeded"}},
     "paused one-time job": {
@@ -62,6 +63,7 @@ from django.db import transaction
 from demo_account import Account
 from django_dcron import control
 from django_dcron.jobs.cursors import disable_exhausted
+from django_dcron.jobs.pausing import end_pauses
 from django_dcron.models import Job, Run
 from django_dcron.testing import set_clock
 
@@ -87,6 +89,11 @@ def report(case):
     for second, action in case.get("actions", {}).items():
         with clock(second):
             getattr(control, action)(job)
+    if end := case.get("until"):
+        with clock(1):
+            control.pause(job, until=at(end))
+            account.watch()
+            assert end_pauses(Job.objects.all()) == 1  # ahead of the end
     for second, state in case["runs"].items():
         # A pending run waits for its second attempt.
         columns = {"attempt": 2, "started_at": at(5), "queued_at": at(5)}
@@ -171,6 +178,7 @@ def test_missing_unfinished_and_unexpected_runs_are_problems(
     ("case", "due"),
     [
         ("paused and resumed", "2*"),
+        ("paused until second 5", "2*"),
         ("paused", "0*"),
         ("one-time job", "1"),
         ("paused one-time job", "0*"),

@@ -37,6 +37,9 @@ HANDOVER_REASONS = frozenset({ARRIVED_PAUSED, HANDED_BACK, WAITS_FOR_HANDOVER})
 
 PAUSE = ("enabled", "pause_reason", "paused_until")
 
+WORK = frozenset({"target", "args", "kwargs"})
+"""The fields that decide what a job executes."""
+
 
 class ImportOutcome(StrEnum):
     CREATE = "create"
@@ -118,6 +121,24 @@ DEFAULT_OPTIONS = ComparisonOptions()
 
 def awaits_handover(job: Job) -> bool:
     return not job.enabled and job.pause_reason in HANDOVER_REASONS
+
+
+def working_job(plan: EntryPlan) -> Job | None:
+    """Return the job that does the entry's work after the import, if it is enabled.
+
+    A job that wasn't imported from the source only has the entry's name. It does the entry's work
+    unless its target or arguments differ.
+    """
+    if plan.outcome not in PROBLEMS and plan.job:
+        return plan.job
+    existing = plan.existing
+    if existing is not None and existing.import_source:
+        return existing
+    if plan.outcome in (ImportOutcome.OMITTED, ImportOutcome.DELETED):
+        return None
+    if plan.outcome is ImportOutcome.REFUSED:
+        return existing
+    return None if WORK & {*plan.changes} else existing or plan.other
 
 
 def store_origin(

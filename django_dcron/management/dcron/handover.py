@@ -20,7 +20,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron.conf import settings
 from django_dcron.contrib.importers import celery_config
 from django_dcron.contrib.importers.comparison import shadows_left
-from django_dcron.contrib.importers.entry_plans import PROBLEMS, EntryPlan, awaits_handover
+from django_dcron.contrib.importers.entry_plans import PROBLEMS, awaits_handover, working_job
 from django_dcron.contrib.importers.handback import (
     HANDBACK_SOURCES,
     Handback,
@@ -151,18 +151,13 @@ def _show_preview_result(out: Output, result: ImportResult) -> None:
 
 def _running(result: ImportResult) -> int:
     """Return the number of entries with a job that runs here after the handover."""
-    return sum(does_work(_job_of(plan)) for plan in result.plans)
-
-
-def _job_of(plan: EntryPlan) -> Job | None:
-    """Return the entry's job after the handover, or the one that keeps it from being imported."""
-    return (plan.outcome not in PROBLEMS and plan.job) or plan.existing or plan.other
+    return sum(does_work(working_job(plan)) for plan in result.plans)
 
 
 def _show_unscheduled(out: Output, result: ImportResult, run: str) -> None:
     """Show how many entries can't be imported, except those that are disabled in the source."""
     refused = [plan for plan in result.plans if plan.outcome in PROBLEMS and plan.entry.is_enabled]
-    scheduled = sum(does_work(_job_of(plan)) for plan in refused)
+    scheduled = sum(does_work(working_job(plan)) for plan in refused)
     for text in refused_texts(len(refused) - scheduled, scheduled, run):
         out.line(f"! {text}; see above.", WARNING)
 

@@ -688,7 +688,13 @@ def test_entry_with_an_enabled_job_of_its_name_does_not_count_as_unscheduled(
 
     crontab_row("imported", **twelve_hours_from_now())
     crontab_row("own", **twelve_hours_from_now())
-    own = make_job(name="own", schedule="7 7 7 7 *", import_source=source, declared=declared)
+    own = make_job(
+        name="own",
+        target="tests.app.tasks.echo",
+        schedule="7 7 7 7 *",
+        import_source=source,
+        declared=declared,
+    )
     for options in ([], ["--apply"]):
         done = call("handover", SOURCE, *options)
         assert done.code == 0
@@ -704,6 +710,39 @@ def test_entry_with_an_enabled_job_of_its_name_does_not_count_as_unscheduled(
     assert call("handover", SOURCE).code == 1
     crontab_row("imported", **twelve_hours_from_now())
     assert "neither scheduler" in call("handover", SOURCE).out
+
+
+@pytest.mark.parametrize("source", ["", "redbeat"])
+@pytest.mark.parametrize("edited", [{"target": "tests.app.tasks.ok"}, {"kwargs": {"days": 7}}])
+def test_job_of_the_same_name_that_does_other_work_does_not_count(
+    source: str, edited: dict[str, Any]
+) -> None:
+    crontab_row("own", **twelve_hours_from_now())
+    make_job(name="own", import_source=source, **({"target": "tests.app.tasks.echo"} | edited))
+    for options in ([], ["--apply"]):
+        assert call("handover", SOURCE, *options).code == 1
+    crontab_row("imported", **twelve_hours_from_now())
+    done = call("handover", SOURCE, "--apply")
+    assert (done.code, "1 job runs here" in done.out) == (0, True)
+    assert "so neither scheduler would run it" in call("handover", SOURCE).out
+
+
+@pytest.mark.parametrize("source", ["", "redbeat"])
+def test_job_with_the_name_of_an_omitted_entry_does_not_count(source: str) -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    crontab_row("refused", **twelve_hours_from_now())
+    crontab_row("celery.backend_cleanup", **twelve_hours_from_now())
+    rows = PeriodicTask.objects
+    rows.filter(name="refused").update(task="tests.app.tasks.unknown")
+    rows.filter(name="celery.backend_cleanup").update(task="celery.backend_cleanup")
+    make_job(name="celery.backend_cleanup", import_source=source)
+    for options in ([], ["--apply"]):
+        assert call("handover", SOURCE, *options).code == 1
+    assert {job["outcome"] for job in call("handover", SOURCE, "--json").json["jobs"]} == {
+        "omitted",
+        "refused",
+    }
 
 
 def test_row_that_has_run_for_the_last_time_before_it_expires_does_not_wait_for_a_handover() -> (

@@ -11,7 +11,7 @@ Invariants:
   the name of another one therefore also takes over its job.
 - A job without an origin matches by its name. A job from another source never matches.
 - An entry without a job is *deleted here* if a job with the entry's key was deleted. A deleted job
-  with the entry's name counts, too, if no other entry has the name.
+  with the entry's name counts, too, if no other entry and no other deleted job has the name.
 """
 
 from __future__ import annotations
@@ -93,12 +93,10 @@ def _with_deletions(matches: list[EntryMatch], source: str) -> list[EntryMatch]:
     deleted = DeletedImport.objects.using(alias_for(DeletedImport)).filter(
         import_source=stored_source(source)
     )
-    keys, names = set(), set()
-    for key, name in deleted.values_list("import_key", "entry_name"):
-        keys.add(key)
-        names.add(name)
+    deletions = list(deleted.values_list("import_key", "entry_name"))
+    keys = {key for key, _name in deletions}
     times = Counter(match.source_name for match in matches)
-    names = {name for name in names if times[name] == 1}
+    names = {name for name in _unique((name, key) for key, name in deletions) if times[name] == 1}
     return [
         replace(match, deleted=True)
         if match.job is None and (stored_key(match.entry) in keys or match.source_name in names)

@@ -485,6 +485,34 @@ def test_lines_of_one_program_that_change_at_once_become_other_jobs(
     assert sorted(enabled) == ["0 1 * * *", "0 2 * * *"]
 
 
+@pytest.mark.parametrize("remove", [control.pause, control.delete])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["--a"], ["--a2", "--b"]),
+        (["--a", "--b"], ["--a --b"]),
+        (["--a", "--b", "--c"], ["--a2", "--b"]),
+    ],
+    ids=["changed and added", "merged", "changed and removed"],
+)
+def test_lines_replace_the_jobs_that_are_paused_or_deleted_after_the_preview(
+    tmp_path: Path, settings: Settings, remove: Any, before: list[str], after: list[str]
+) -> None:
+    """The number of lines of the program changes together with a command."""
+    file = tmp_path / "crontab"
+    settings.DCRON_SHELL = {}
+    apply_lines(file, settings, [f"0 {n} * * * /srv/sync {each}" for n, each in enumerate(before)])
+    file.write_text("".join(f"{n} 9 * * * /srv/sync {each}\n" for n, each in enumerate(after)))
+    shown = call("import", str(file), "--json").json
+    settings.DCRON_SHELL = settings.DCRON_SHELL | shown["shell"]
+    for gone in shown["gone"]:
+        remove(Job.objects.get(name=gone["name"]))
+    assert shown["gone"]
+    assert call("import", str(file), "--apply").code == 0
+    enabled = Job.objects.filter(enabled=True).values_list("schedule", flat=True)
+    assert sorted(enabled) == [f"{n} 9 * * *" for n in range(len(after))]
+
+
 def test_command_under_another_name_is_imported(tmp_path: Path, settings: Settings) -> None:
     """As the refusal says."""
     file = tmp_path / "crontab"

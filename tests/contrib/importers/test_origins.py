@@ -106,6 +106,15 @@ def test_deleted_job_is_imported_again_on_request() -> None:
     assert kinds(plan(entry("a", "1"))) == [ImportOutcome.DELETED]
 
 
+def test_name_of_several_deleted_jobs_does_not_hide_a_new_entry() -> None:
+    import_entries(entry("a", "1"), replace(entry("a", "2"), origin="row 2"))
+    assert Job.objects.count() == 2
+    for job in Job.objects.all():
+        control.delete(job)
+    assert kinds(plan(entry("a", "3"))) == [ImportOutcome.CREATE]
+    assert kinds(plan(entry("a", "1"))) == [ImportOutcome.DELETED]
+
+
 def test_deletion_does_not_concern_other_sources() -> None:
     import_entries(entry())
     control.delete(Job.objects.get())

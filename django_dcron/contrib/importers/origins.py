@@ -96,7 +96,8 @@ def _with_deletions(matches: list[EntryMatch], source: str) -> list[EntryMatch]:
     deletions = list(deleted.values_list("import_key", "entry_name"))
     keys = {key for key, _name in deletions}
     times = Counter(match.source_name for match in matches)
-    names = {name for name in _unique((name, key) for key, name in deletions) if times[name] == 1}
+    deleted_times = Counter(name for _key, name in deletions)
+    names = {name for name, number in deleted_times.items() if number == times[name] == 1}
     return [
         replace(match, deleted=True)
         if match.job is None and (stored_key(match.entry) in keys or match.source_name in names)

@@ -5,6 +5,7 @@ Invariants:
 - A field follows the source only while the job has the value last imported (``Job.imported``). A
   field that a person changed stays, and is listed, until ``overwrite`` names it.
 - A pause ends only if the import itself, or the end of the schedule, caused it.
+- A job that a person started before the handover isn't paused because its entry is disabled.
 - The start of an interval that keeps its phase is written only when the import creates, enables or
   reschedules the job. A run of the source in between changes nothing.
 """
@@ -18,6 +19,7 @@ from typing import Any
 from django_dcron.contrib.importers.entry_plans import (
     HANDOVER_REASONS,
     PAUSE,
+    WAITS_FOR_HANDOVER,
     ComparisonOptions,
     EntryPlan,
     ImportOutcome,
@@ -55,7 +57,7 @@ def plan_merge(
     elif state.values:
         updates |= state.values
     if not options.disabled and not state.kept:
-        new_base |= {name: pause.get(name, base.get(name, "")) for name in PAUSE[:2]}
+        new_base |= _new_pause_base(before, updates, pause, base, options)
     if unchanged.entry.next_due is not None and _takes_phase(before, updates):
         due = {"starts_at": unchanged.entry.next_due}
         taken, kept_phase = _merged(before, due, base, options)
@@ -146,6 +148,29 @@ def _new_state(
         if before.pause_reason == EXHAUSTED and not retimed:
             return _NewState()
     return _NewState(values, kept=not set_by_source)
+
+
+def _new_pause_base(
+    before: Job,
+    updates: Mapping[str, Any],
+    pause: Mapping[str, Any],
+    base: Mapping[str, Any],
+    options: ComparisonOptions,
+) -> dict[str, Any]:
+    """Return ``enabled`` and its reason as last imported.
+
+    Before the handover, a job is imported as paused, even if a person starts it. So it stays
+    enabled if its entry is disabled, which keeps the source from running it, too.
+    """
+    if not (options.take_over or options.shadow):
+        if awaits_handover(before):
+            return {"enabled": False, "pause_reason": before.pause_reason}
+        if is_shadow(before.target) and not is_shadow(updates.get("target", before.target)):
+            return {"enabled": False, "pause_reason": WAITS_FOR_HANDOVER}
+        was_started = before.enabled and base.get("pause_reason") in HANDOVER_REASONS
+        if was_started and updates.get("enabled", True):
+            return {}
+    return {name: pause.get(name, base.get(name, "")) for name in PAUSE[:2]}
 
 
 def _takes_phase(before: Job, updates: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from django_dcron.contrib.importers.comparison import (
 )
 from django_dcron.contrib.importers.entry_plans import (
     ARRIVED_PAUSED,
+    HANDED_BACK,
     WAITS_FOR_HANDOVER,
     ComparisonOptions,
     EntryPlan,
@@ -488,6 +489,58 @@ def test_only_a_handover_starts_imported_jobs(
     import_entries(entry(schedule="7 * * * *"), take_over=True)
     started = Job.objects.get()
     assert (started.enabled, started.target) == (True, "tests.app.tasks.echo")
+
+
+@pytest.mark.parametrize("imports_between", [0, 1])
+@pytest.mark.parametrize(
+    ("first", "overwrite"),
+    [({"disabled": True}, "enabled"), ({"disabled": True}, ""), ({"shadow": True}, "target")],
+    ids=str,
+)
+def test_job_that_a_person_started_before_the_handover_stays_enabled(
+    first: dict[str, bool], overwrite: str, imports_between: int
+) -> None:
+    """The person disables the entry, so that only one scheduler runs the work."""
+    import_entries(entry(), **first)
+    for _ in range(imports_between):
+        import_entries(entry())
+    if overwrite:
+        import_entries(entry(), overwrite=[overwrite])
+    else:
+        control.resume(Job.objects.get())
+    for _ in range(imports_between):
+        import_entries(entry())
+    off = {"enabled": False, "pause_reason": "was disabled there"}
+    for options in ({}, {}, {"take_over": True}, {}):
+        (imported,) = import_entries(entry(**off), **options)
+        assert imported.kept == {"enabled": (True, False)}
+        job = Job.objects.get()
+        assert (job.enabled, job.target) == (True, "tests.app.tasks.echo")
+    import_entries(entry(**off), overwrite=["enabled"])
+    assert Job.objects.get().pause_reason == "was disabled there"
+
+
+def test_job_that_was_handed_back_and_started_by_a_person_stays_enabled() -> None:
+    import_entries(entry())
+    control.pause(Job.objects.get(), HANDED_BACK)
+    import_entries(entry(), overwrite=["enabled"])
+    import_entries(entry(enabled=False))
+    assert Job.objects.get().enabled
+
+
+@pytest.mark.parametrize("first", [{"disabled": True}, {"shadow": True}], ids=str)
+def test_job_is_paused_with_its_entry_after_the_handover(first: dict[str, bool]) -> None:
+    import_entries(entry(), **first)
+    import_entries(entry(), take_over=True)
+    import_entries(entry(enabled=False))
+    assert not Job.objects.get().enabled
+
+
+def test_shadow_is_paused_with_its_entry_after_its_target_changed() -> None:
+    import_entries(entry(), shadow=True)
+    import_entries(entry(target="tests.app.tasks.ok"))
+    import_entries(entry(target="tests.app.tasks.ok", enabled=False))
+    assert not Job.objects.get().enabled
 
 
 @pytest.mark.parametrize("first", [{"disabled": True}, {"shadow": True}], ids=str)

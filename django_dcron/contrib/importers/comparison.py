@@ -341,6 +341,8 @@ def _plan_adoption(
 ) -> EntryPlan:
     """Compare with a job that a person created. If it differs, only ``overwrite`` changes it."""
     values = {name: value for name, value in unchanged.entry.values.items() if name not in PAUSE}
+    if not values.get("description") and "description" not in options.overwrite:
+        values.pop("description", None)  # a source without descriptions doesn't remove the job's
     updated = with_values(before, values, options)
     differing = differing_values(before, updated, values)
     if kept := {name: both for name, both in differing.items() if name not in options.overwrite}:

@@ -4,6 +4,7 @@ Invariants:
 
 - A field follows the source only while the job has the value last imported (``Job.imported``). A
   field that a person changed stays, and is listed, until ``overwrite`` names it.
+- A description that a person wrote isn't listed if the source has none, as most sources do.
 - A pause ends only if the import itself, or the end of the schedule, caused it.
 - A job that a person started before the handover isn't paused because its entry is disabled.
 - The start of an interval that keeps its phase is written only when the import creates, enables or
@@ -95,7 +96,7 @@ def _merged(
     ).items():
         if name in options.overwrite or (name in base and base[name] == both[0]):
             updates[name] = values[name]
-        else:
+        elif name != "description" or both[1] or base.get(name):
             kept[name] = both
     return updates, kept
 

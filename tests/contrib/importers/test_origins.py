@@ -284,6 +284,18 @@ def test_follower_of_a_job_that_the_import_renames_is_imported(
         assert (follower.schedule, follower.import_key) == (again.values["schedule"], again.key)
 
 
+def test_description_of_a_job_created_by_a_user_is_no_conflict_with_an_empty_one() -> None:
+    own = make_job(name="a", schedule="@daily", target=VALUES["target"], description="Ask Ann")
+    assert kinds(plan(entry(description="Ask Bob"))) == [ImportOutcome.CONFLICT]
+    assert kinds(import_entries(entry(description=""))) == [ImportOutcome.SAME]
+    own.refresh_from_db()
+    assert (own.description, own.import_key) == ("Ask Ann", "1")
+    assert kinds(import_entries(entry(description=""))) == [ImportOutcome.SAME]
+    assert kinds(plan(entry(description="Ask Bob"))) == [ImportOutcome.KEPT]
+    import_entries(entry(description=""), overwrite=["description"])
+    assert Job.objects.get().description == ""
+
+
 # --- Changes by users -----------------------------------------------------------------------------
 
 
@@ -300,6 +312,16 @@ def test_edited_field_is_kept_and_others_follow_the_source() -> None:
     assert plan(entry(priority=2))[0].kept == {"schedule": ("@weekly", "@daily")}
     import_entries(entry(schedule="@hourly", priority=2), overwrite=["schedule"])
     assert Job.objects.get().schedule == "@hourly"
+
+
+def test_description_written_by_a_user_is_listed_only_if_the_source_has_or_had_one() -> None:
+    import_entries(entry(description=""))
+    edit(description="Ask Ann")
+    assert kinds(import_entries(entry(description=""))) == [ImportOutcome.SAME]
+    import_entries(entry(description="Ask Bob"))
+    for outcome in (ImportOutcome.KEPT, ImportOutcome.SAME):
+        assert kinds(import_entries(entry(description=""))) == [outcome], "the first time only"
+    assert Job.objects.get().description == "Ask Ann"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def as_json(name: str, value: Any) -> Any:
     """Return ``value`` as it is read from JSON: a tuple becomes a list.
 
     Raises ``TypeError``, which names the part and the remedy, unless JSON and every database can
-    store the value.
+    store the value. The message omits the value of a confidential field, which may have secrets.
     """
     if problem := not_json(value):
         raise TypeError(f"{name}{problem}")
@@ -74,7 +74,8 @@ def as_json(name: str, value: Any) -> Any:
     try:
         return check_storable(stored)
     except ValueError as error:
-        raise TypeError(f"{name}={value!r:.100} can't be stored: {error}.") from None
+        shown = name if JOB_FIELDS[name].confidential else f"{name}={value!r:.100}"
+        raise TypeError(f"{shown} can't be stored: {error}.") from None
 
 
 def _target(name: str, value: Any) -> Any:

@@ -207,13 +207,18 @@ def schedule_advice(value: object) -> str:
 
 def _iterable(field: str, value: object) -> Iterable[Any]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise TypeError(f"@cron: {field}={value!r:.100} isn't a list. Use {field}=[...].")
+        raise TypeError(f"@cron: {field} {_has_type(value)}, not list. Use {field}=[...].")
     return value
 
 
 def _mapping(field: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(
-            f'@cron: {field}={value!r:.100} is not a dict. Use {field}={{"name": ...}}.'
+            f'@cron: {field} {_has_type(value)}, not dict. Use {field}={{"name": ...}}.'
         )
     return value
+
+
+def _has_type(value: object) -> str:
+    """Return the type of an argument. Its value is omitted, because it may be a secret."""
+    return f"has the type {type(value).__name__}"

@@ -30,8 +30,9 @@ def check_storable(value: Any) -> Any:
 def not_json(value: Any) -> str:
     """Return which part of ``value`` JSON can't represent and what to use; empty if there is none.
 
-    The part is named by its path, such as ``["since"] is datetime.date(2026, 12, 1)``. Keys must be
-    text, because JSON would turn other keys into text.
+    The part is named by its path and its type, such as ``["since"] has the type date``. Its value
+    is omitted, because it may be a secret. Keys must be text, because JSON would turn other keys
+    into text.
     """
     try:
         return _first_not_json(value, "")
@@ -55,7 +56,7 @@ def _first_not_json(value: Any, path: str) -> str:
         if hasattr(value, "_meta"):  # a row of a model
             advice = "Use its key, such as value.pk."
         kind = type(value).__name__
-        return f"{path} is {value!r:.100}. JSON has no {kind}. {advice or _OTHER_ADVICE}"
+        return f"{path} has the type {kind}, which isn't JSON. {advice or _OTHER_ADVICE}"
     return ""
 
 

@@ -346,6 +346,16 @@ def test_declared_job_that_sync_refuses_is_found(system: System) -> None:
     assert "max_attempts: " in finding.message
 
 
+def test_arguments_that_sync_refuses_are_not_shown(system: System) -> None:
+    def report(password: str, when: object) -> None: ...
+
+    with targets.isolated_registry():
+        targets.cron("@daily", kwargs={"password": "s3cret", "when": {1, 2}})(report)
+        document = system.examine().as_json()
+    assert "kwargs['when'] has the type set" in str(document)
+    assert "s3cret" not in str(document)
+
+
 def copy_node(node: str, **fields: object) -> Node:
     row = Node.objects.get(pk=node)
     row.pk = f"{node}-other"

@@ -86,10 +86,10 @@ def test_cron_is_exported_by_the_package() -> None:
         ({"max_attempts": True}, TypeError, ("max_attempts", "True")),
         ({"retry_jitter": "0"}, TypeError, ("retry_jitter", "'0'")),
         ({"enabled": 1}, TypeError, ("enabled", "True")),
-        ({"kwargs": [1]}, TypeError, ("kwargs", "[1]", "dict")),
-        ({"kwargs": 0}, TypeError, ("kwargs", "0", "dict")),
-        ({"args": "May"}, TypeError, ("args", "'May'", "list")),
-        ({"args": 5}, TypeError, ("args", "5", "list")),
+        ({"kwargs": [1]}, TypeError, ("kwargs", "type list", "dict")),
+        ({"kwargs": 0}, TypeError, ("kwargs", "type int", "dict")),
+        ({"args": "May"}, TypeError, ("args", "type str", "list")),
+        ({"args": 5}, TypeError, ("args", "type int", "list")),
         ({"queue": 5}, TypeError, ("queue", "5")),
     ],
 )
@@ -286,6 +286,16 @@ def test_error_for_unknown_field_or_wrong_type_names_the_field(
 def test_schedule_of_the_wrong_type_is_refused_with_an_example(schedule: Any, example: str) -> None:
     with pytest.raises(TypeError, match=f"Use .*{example}"):
         cron(schedule)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("args", "--password=s3cret"), ("kwargs", [("password", "s3cret")])]
+)
+def test_error_for_arguments_of_the_wrong_type_omits_their_value(field: str, value: Any) -> None:
+    """``dcron sync`` shows the error of a task module that can't be imported."""
+    with pytest.raises(TypeError, match=f"{field} has the type .*Use {field}=") as caught:
+        cron("@daily", **{field: value})
+    assert "s3cret" not in str(caught.value)
 
 
 def test_hints_for_names_of_other_schedulers_name_existing_fields() -> None:

@@ -31,7 +31,8 @@ def stored_declaration(declaration: targets.Declaration) -> dict[str, Any]:
                 value = as_json(name, value)
             stored[name] = to_stored(JOB_FIELDS[name].model_field.to_python(value))
         except (TypeError, ValueError) as error:
-            raise ValidationError({name: f"{value!r:.200}: {error}"}) from error
+            shown = "" if JOB_FIELDS[name].confidential else f"{value!r:.200}: "
+            raise ValidationError({name: f"{shown}{error}"}) from error
         except ValidationError as error:
             raise ValidationError({name: error.messages}) from error
     return stored

@@ -534,7 +534,7 @@ def test_custom_classes_are_refused(trigger: Any, args: tuple[Any, ...], name: s
 def test_date_argument_is_refused_with_the_remedy() -> None:
     store(IntervalTrigger(hours=1), kwargs={"city": [date(2027, 1, 1)]})
     refused = read_entry().refused
-    assert "kwargs['city'][0] is datetime.date(2027, 1, 1)" in refused
+    assert "kwargs['city'][0] has the type date" in refused
     assert "isoformat()" in refused
 
 

@@ -29,9 +29,10 @@ from django_dcron.exceptions import DcronError, TranslatableError
 from django_dcron.models import Calendar, Job, Limit
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.targets import redact_changed_secrets, redact_secrets
-from django_dcron.targets.declared_fields import field_meant_by
+from django_dcron.targets.declared_fields import OTHER_NAMES, field_meant_by
 from django_dcron.utils.durations import parse_duration_text, write_duration
 from django_dcron.utils.json_values import check_storable, same_json
+from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 from django_dcron.utils.suggestions import nearest
 from django_dcron.utils.time_format import format_site_time
@@ -238,10 +239,13 @@ def read_fields(
 
 
 def unknown_field(name: str, known: Iterable[str], *, suggest: bool = True) -> InvalidField:
-    """Return the error, with similar fields, or the one that other schedulers give this name."""
-    meant = field_meant_by(name)
+    """Return the error, with similar fields, or what to use for a name in another scheduler."""
     known = list(known)
-    near = repr(meant) if meant in known else nearest(name, known) if suggest else ""
+    if (meant := field_meant_by(name)) in known:
+        use = OTHER_NAMES[name]
+        hint = use if use == meant else TranslatableText(use)
+        return InvalidField(_("Unknown field. Use %(hint)s."), code="unknown", hint=hint)
+    near = nearest(name, known) if suggest else ""
     if not near:
         return InvalidField(_("Unknown field."), code="unknown")
     return InvalidField(_("Unknown field. Did you mean %(near)s?"), code="unknown", near=near)

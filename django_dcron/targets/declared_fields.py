@@ -23,11 +23,13 @@ from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.retry import exception_name
 from django_dcron.schedules.calendar import ExclusionPolicy
 from django_dcron.utils.durations import write_duration
+from django_dcron.utils.messages import gettext_noop as _
 from django_dcron.utils.suggestions import did_you_mean
 
-_ATTEMPTS = "max_attempts, which includes the first attempt"
-_INTERVAL = 'the schedule "@every 5m"'
-_OPPOSITE = "enabled, with the opposite value"
+_ATTEMPTS = _("max_attempts, which includes the first attempt")
+_INTERVAL = _('the schedule "@every 5m"')
+_ONCE = _('the schedule "@at 2026-12-01T09:00"')
+_OPPOSITE = _("enabled, with the opposite value")
 OTHER_NAMES = {
     "active": "enabled",
     "allow_overlap": "overlap_policy",
@@ -46,7 +48,7 @@ OTHER_NAMES = {
     "max_retry": _ATTEMPTS,
     "no_overlap": "overlap_policy",
     "notify": "alerts",
-    "one_off": 'the schedule "@at 2026-12-01T09:00"',
+    "one_off": _ONCE,
     "paused": _OPPOSITE,
     "retries": _ATTEMPTS,
     "retry": _ATTEMPTS,

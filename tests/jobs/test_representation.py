@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import translation
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from django_dcron.jobs.representation import (
     read_fields,
     redact_document,
     summary_of,
+    unknown_field,
 )
 from django_dcron.models import AuditEntry, Calendar, Job, Limit
 from django_dcron.targets import MASK
@@ -222,3 +224,12 @@ def test_times_are_written_in_utc_and_durations_in_short_form() -> None:
     assert JOB_FIELDS["starts_at"].json_of(job) == "2026-12-01T09:00:00Z"
     assert JOB_FIELDS["timeout"].json_of(job) == "1h30m"
     assert JOB_FIELDS["timeout"].read("PT90M") == timedelta(minutes=90)
+
+
+def test_hint_for_an_unknown_field_is_translated_except_for_the_field_to_use() -> None:
+    for name, field in (("tz", "timezone"), ("disabled", "enabled"), ("retry", "max_attempts")):
+        error = unknown_field(name, JOB_FIELDS)
+        with translation.override("de"):
+            translated = error.translate(translation)
+        assert field in translated
+        assert not {"Use", "with", "which"} & {*translated.split()}

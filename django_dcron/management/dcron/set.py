@@ -45,7 +45,7 @@ from django_dcron.management.dcron.output import GOOD, Output, add_json, iso, ti
 from django_dcron.models import Cursor, Job
 from django_dcron.schedules.sentences import replace_sentences
 from django_dcron.targets import restore_secrets
-from django_dcron.targets.declared_fields import OTHER_NAMES, field_meant_by
+from django_dcron.targets.declared_fields import field_meant_by
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import same_json
 
@@ -258,10 +258,8 @@ def _why_not_settable(name: str) -> str:
         return "To pause or resume the job, use manage.py dcron pause or resume."
     if name in JOB_FIELDS:
         return "The field is read-only."
-    if name in OTHER_NAMES:
-        return f"Unknown field. Use {OTHER_NAMES[name]}."
     error = unknown_field(name, SETTABLE)
-    return str(error) if "near" in error.params else f"{error} Fields: {', '.join(SETTABLE)}."
+    return str(error) if error.params else f"{error} Fields: {', '.join(SETTABLE)}."
 
 
 def _save(job: Job, values: Mapping[DocumentField, Any], *, is_dry: bool) -> datetime | None:

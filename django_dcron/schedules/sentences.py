@@ -74,6 +74,7 @@ _SINGLE_TIME = re.compile(
     r"|^in (?:an?|\d{1,4}) (?:second|minute|hour|day|week|month)s?\b"
     rf"|\b{_ISO_DATE}(?!\d)|\b\d{{1,2}}[./]\d{{1,2}}[./]\d{{4}}\b"
 )
+_NEAR_DAY = "(?:today|tonight|tomorrow)"
 _REPEATING = re.compile(
     r"\b(?:every|each|hourly|daily|nightly|weekly|biweekly|fortnightly|monthly|quarterly|yearly"
     r"|annually|weekdays?|weekends?|from|since|starting|until)\b"
@@ -126,8 +127,9 @@ def replace_sentences(text: str, today: date) -> str:
 def suggest_single_time(text: str) -> str:
     """Return schedule text for a single time, such as "tomorrow at 9"; empty for other text.
 
-    Without a date, the result has the time of the text and the date of an example: "tomorrow"
-    depends on the current date. Without a time, the result is an example.
+    "tomorrow at 14:30" gives the time of the text and the date of an example, because it depends on
+    the current date. With any other date that isn't understood, or without a time, the result is an
+    example.
     """
     if len(text) > MAX_LENGTH:
         return ""
@@ -135,12 +137,11 @@ def suggest_single_time(text: str) -> str:
     if not _SINGLE_TIME.search(words) or _REPEATING.search(words):
         return ""
     words, times = take_times(with_at(words))
-    if times is None or len(times) != 1:
+    found = re.fullmatch(rf"(?:once ?)?(?:{_NEAR_DAY}|(?:on )?({_ISO_DATE}))?", words)
+    if times is None or len(times) != 1 or not found or (found[1] and not _date(found[1])):
         return f"@at {EXAMPLE_DATE}T09:00"
-    found = re.fullmatch(rf"(?:once )?(?:on )?({_ISO_DATE})", words)
-    day = found[1] if found and _date(found[1]) else EXAMPLE_DATE
     (hour, minute) = times[0]
-    return f"@at {day}T{hour:02}:{minute:02}"
+    return f"@at {found[1] or EXAMPLE_DATE}T{hour:02}:{minute:02}"
 
 
 def find_unknown_word(text: str) -> str:

@@ -195,7 +195,10 @@ def _no_difference_text(changes: Sequence[SyncChange]) -> str:
 
 
 def _declared_lines() -> Iterator[str]:
-    """Yield how many jobs each module declares, or which ``cron.py`` isn't imported."""
+    """Yield how many jobs each module declares, or which ``cron.py`` isn't imported.
+
+    The module is that of the function or task, which may differ from the one that calls ``cron``.
+    """
     tasks = celery_tasks.known_tasks(finalize=True)
     modules = Counter(
         getattr(tasks.get(each.target), "__module__", None) or each.target.rpartition(".")[0]

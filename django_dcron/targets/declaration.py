@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE, label_of
 from django_dcron.schedules.hashing import hash_key_of
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets import celery_tasks, django_tasks, functions
-from django_dcron.targets.declared_fields import JobFields, validate_declared_fields
+from django_dcron.targets.declared_fields import OUTCOMES, JobFields, validate_declared_fields
 from django_dcron.utils.durations import write_duration
 
 F = TypeVar("F")
@@ -91,6 +91,7 @@ def cron(
             f"@cron: the first argument must be text, not {schedule!r:.100}. "
             f"{schedule_advice(schedule)}"
         )
+    _refuse_targets_in_after(fields.get("after"))
     declared = validate_declared_fields(fields)
     positional = list(_iterable("args", args))
     by_name = dict(_mapping("kwargs", {} if kwargs is None else kwargs))
@@ -178,6 +179,22 @@ def _own_name(target: Any) -> str:
     if not name or name == "<lambda>":
         raise TypeError(f"@cron: {target!r:.100} has no name. Pass name=.")
     return name
+
+
+def _refuse_targets_in_after(after: object) -> None:
+    """Raise ``TypeError`` if ``after`` is or contains a function or task, with its job's name."""
+    alone = _is_target(after) or not isinstance(after, Iterable)
+    for each in [after] if alone else cast("Iterable[object]", after):
+        if _is_target(each):
+            labels = [str(declaration) for declaration in declared_for(each)]
+            use = (
+                f"after={ {labels[0]: OUTCOMES[0]} }" if len(labels) == 1 else "the name of the job"
+            )
+            raise TypeError(f"@cron: after contains a function or task. Use {use}.")
+
+
+def _is_target(value: object) -> bool:
+    return callable(value) or key_of(value) is not None
 
 
 def _no_schedule(after: object) -> str:

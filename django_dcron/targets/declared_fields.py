@@ -264,8 +264,6 @@ def _stored_after(value: object) -> dict[str, str]:
         )
     for job, outcome in value.items():
         if not isinstance(job, str):
-            if callable(job) and (name := getattr(job, "__name__", "")):
-                raise TypeError(f"after contains a function or task. Use {name!r}.")
             raise TypeError(f"after contains {job!r:.100}. Use the names of jobs.")
         _check_choice(f"after: outcome of {job!r:.100}: ", outcome, OUTCOMES)
     if labels := same_job(value):

@@ -323,9 +323,18 @@ def test_field_of_another_scheduler_is_refused_with_the_field_to_use(field: str,
     assert str(caught.value) == f"@cron: unknown field {field!r}. {hint}"
 
 
-def test_function_in_after_is_refused_with_its_name() -> None:
-    with pytest.raises(TypeError, match=r"after contains a function or task\. Use 'fetch'\.$"):
-        cron("@daily", after={fetch: "succeeded"})  # type: ignore[dict-item]
+@pytest.mark.parametrize("write", [lambda f: {f: "failed"}, lambda f: [f], lambda f: f])
+def test_function_in_after_is_refused_with_the_name_of_its_job(write: Any) -> None:
+    def advice() -> str:
+        with pytest.raises(TypeError) as caught:
+            cron("@daily", after=write(fetch))
+        return str(caught.value).removeprefix("@cron: after contains a function or task. ")
+
+    assert advice() == "Use the name of the job."
+    cron("@daily", name="other", namespace="shop")(fetch)
+    assert advice() == "Use after={'shop/other': 'succeeded'}."
+    cron("@hourly", name="second")(fetch)
+    assert advice() == "Use the name of the job."
 
 
 def test_unknown_field_lists_the_fields_unless_one_is_similar() -> None:

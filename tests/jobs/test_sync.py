@@ -589,11 +589,29 @@ def test_unknown_job_in_after_is_refused_with_similar_names(
     assert len(changes) == 3
 
 
-def test_job_that_follows_a_refused_job_is_refused() -> None:
-    cron("@daily", name="first", max_attempts=0)(report)
+@pytest.mark.parametrize("fields", [{"max_attempts": 0}, {"after": {"zzz": "failed"}}])
+def test_jobs_that_follow_a_refused_job_are_refused(fields: dict[str, Any]) -> None:
+    cron("@daily", name="last", after={"next": "failed"})(report)
     cron("@daily", name="next", after={"first": "failed"})(report)
-    _, following = synced()
-    assert following.startswith("invalid next after: There is no job first.")
+    cron("@daily", name="first", **fields)(report)
+    planned = {str(change) for change in sync.plan()}
+    assert {
+        "invalid last after: waits for next, which is refused",
+        "invalid next after: waits for first, which is refused",
+    } < planned
+    assert {*synced()} == planned
+    assert not Job.objects.exists()
+
+
+def test_job_that_follows_a_stored_job_whose_update_is_refused_is_created() -> None:
+    cron("@daily", name="first")(report)
+    synced()
+    with targets.isolated_registry():
+        cron("@daily", name="first", max_attempts=0)(report)
+        cron("@daily", name="next", after={"first": "failed"})(report)
+        refused, created = synced()
+    assert refused.startswith("invalid first max_attempts: ")
+    assert created.startswith("create next ")
 
 
 def test_invalid_update_leaves_the_row_unchanged() -> None:

@@ -1,7 +1,7 @@
-"""Refuse the changes whose ``after`` names a job that exists neither in code nor in the database.
+"""Refuse the changes whose ``after`` names a job that doesn't exist after the sync.
 
 The save of such a job would fail. Other processes create declared jobs at the same time, so a job
-that the code declares counts as existing.
+that the code declares counts as existing, unless its own creation is refused.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from django_dcron import targets
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange
 from django_dcron.models import Job
+from django_dcron.policies.chains import in_dependency_order
 from django_dcron.policies.job_labels import label_of, split_label
 from django_dcron.utils.suggestions import did_you_mean
 
@@ -21,31 +22,37 @@ WITH_NAMESPACE = " To name a job outside the namespace default, write namespace/
 
 
 def refuse_unknown_predecessors(changes: Sequence[SyncChange]) -> list[SyncChange]:
-    """Return the changes, of which those that name an unknown job in ``after`` are invalid."""
+    """Return the changes, of which those that name a missing job in ``after`` are invalid."""
     declared = {declaration.key for declaration in targets.declarations()}
-    unknown = {
-        change.key: labels
+    refused = {change.key for change in changes if change.kind is ChangeKind.INVALID}
+    after = {
+        change.key: {split_label(label): label for label in change.values.get("after", ())}
         for change in changes
-        if change.is_difference and (labels := _undeclared(change, declared))
+        if change.is_difference
     }
-    if not unknown:
+    named = {key for predecessors in after.values() for key in predecessors}
+    if named <= declared and not named & refused:
         return list(changes)
     stored = set(Job.objects.using(alias_for(Job)).values_list("namespace", "name"))
     names = {label_of(*key) for key in declared | stored}
-    refused = []
-    for change in changes:
-        missing = [each for each in unknown.get(change.key, ()) if split_label(each) not in stored]
-        if change.is_difference and missing:
-            details = tuple(_why_unknown(each, names - {change.job}) for each in missing)
-            change = replace(change, kind=ChangeKind.INVALID, details=details, values={})
-        refused.append(change)
-    return refused
-
-
-def _undeclared(change: SyncChange, declared: set[tuple[str, str]]) -> list[str]:
-    return sorted(
-        label for label in change.values.get("after", ()) if split_label(label) not in declared
-    )
+    details = {}
+    for key in in_dependency_order(after):
+        found = tuple(
+            f"after: waits for {label}, which is refused"
+            if earlier in declared
+            else _why_unknown(label, names - {label_of(*key)})
+            for earlier, label in sorted(after[key].items())
+            if earlier not in stored and (earlier in refused or earlier not in declared)
+        )
+        if found:
+            details[key] = found
+            refused.add(key)
+    return [
+        replace(change, kind=ChangeKind.INVALID, details=details[change.key], values={})
+        if change.is_difference and change.key in details
+        else change
+        for change in changes
+    ]
 
 
 def _why_unknown(label: str, names: set[str]) -> str:

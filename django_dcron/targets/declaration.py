@@ -186,10 +186,11 @@ def _refuse_targets_in_after(after: object) -> None:
     alone = _is_target(after) or not isinstance(after, Iterable)
     for each in [after] if alone else cast("Iterable[object]", after):
         if _is_target(each):
+            use = "the name of the job"
             labels = [str(declaration) for declaration in declared_for(each)]
-            use = (
-                f"after={ {labels[0]: OUTCOMES[0]} }" if len(labels) == 1 else "the name of the job"
-            )
+            if len(labels) == 1:
+                example = {labels[0]: OUTCOMES[0]}
+                use = repr(labels[0]) if isinstance(after, Mapping) else f"after={example}"
             raise TypeError(f"@cron: after contains a function or task. Use {use}.")
 
 

@@ -323,8 +323,15 @@ def test_field_of_another_scheduler_is_refused_with_the_field_to_use(field: str,
     assert str(caught.value) == f"@cron: unknown field {field!r}. {hint}"
 
 
-@pytest.mark.parametrize("write", [lambda f: {f: "failed"}, lambda f: [f], lambda f: f])
-def test_function_in_after_is_refused_with_the_name_of_its_job(write: Any) -> None:
+@pytest.mark.parametrize(
+    ("write", "use"),
+    [
+        (lambda job: {"first": "ended", job: "failed"}, "'shop/other'"),
+        (lambda job: [job], "after={'shop/other': 'succeeded'}"),
+        (lambda job: job, "after={'shop/other': 'succeeded'}"),
+    ],
+)
+def test_function_in_after_is_refused_with_the_name_of_its_job(write: Any, use: str) -> None:
     def advice() -> str:
         with pytest.raises(TypeError) as caught:
             cron("@daily", after=write(fetch))
@@ -332,7 +339,7 @@ def test_function_in_after_is_refused_with_the_name_of_its_job(write: Any) -> No
 
     assert advice() == "Use the name of the job."
     cron("@daily", name="other", namespace="shop")(fetch)
-    assert advice() == "Use after={'shop/other': 'succeeded'}."
+    assert advice() == f"Use {use}."
     cron("@hourly", name="second")(fetch)
     assert advice() == "Use the name of the job."
 

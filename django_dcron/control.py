@@ -6,7 +6,7 @@ changes nothing. Some functions that change many jobs or runs use a transaction 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from django.db.models import prefetch_related_objects
 
@@ -33,7 +33,7 @@ from django_dcron.jobs.row_arguments import require_row, require_rows
 from django_dcron.jobs.saving import save, save_many
 from django_dcron.jobs.upsert import update_or_create
 from django_dcron.models import AuditAction, Run
-from django_dcron.policies.lifecycle import FINAL, State
+from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State
 from django_dcron.runs import cancellation
 from django_dcron.runs.bulk_cancellation import CancelledBatch, cancel_batch
 from django_dcron.utils.messages import TranslatableText
@@ -101,24 +101,26 @@ def cancel_many(
     runs: Iterable[Run],
     reason: str = "cancelled manually",
     *,
+    states: Collection[str] = UNFINISHED,
     on_progress: OnProgress | None = None,
 ) -> dict[int, Exception]:
     """Cancel runs as calls of ``cancel`` would, in a few statements per 500 runs.
 
     Each batch of runs is a transaction. Returns the errors of the refused runs by their position in
-    ``runs``; the others are cancelled or asked to stop. ``on_progress`` is called after each batch
-    with the number of runs that are done.
+    ``runs``; the others are cancelled or asked to stop. With ``states``, such as ``{"queued"}``, a
+    run that is in another state by then is refused. ``on_progress`` is called after each batch with
+    the number of runs that are done.
     """
     using, runs = alias_for(Run), require_rows(runs, Run)
 
     def change(batch: Sequence[Run]) -> BatchResult:
-        result = despite_contention(lambda: _cancel_batch(batch, reason, using), using)
+        result = despite_contention(lambda: _cancel_batch(batch, reason, states, using), using)
         refused: dict[int, Exception] = {}
         for position, run in enumerate(batch):
             if run.pk in result.deleted:
                 refused[position] = _deleted()
-            elif run.pk in result.finished:
-                refused[position] = _finished(run, result.finished[run.pk])
+            elif run.pk in result.refused:
+                refused[position] = _refused(run, result.refused[run.pk])
         _reload(batch, using)
         return BatchResult(len(batch), refused)
 
@@ -127,9 +129,11 @@ def cancel_many(
     )
 
 
-def _cancel_batch(batch: Sequence[Run], reason: str, using: str) -> CancelledBatch:
+def _cancel_batch(
+    batch: Sequence[Run], reason: str, states: Collection[str], using: str
+) -> CancelledBatch:
     with brief_transaction(using, settings.RUN_LEASE):
-        result = cancel_batch({run.pk for run in batch}, reason)
+        result = cancel_batch({run.pk for run in batch}, reason, states)
         cancelled = {run.pk: run for run in batch if run.pk in result.changed}.values()
         prefetch_related_objects([*cancelled], "job")  # for the labels
         record_changes(
@@ -144,6 +148,17 @@ def _reload(runs: Sequence[Run], using: str) -> None:
         if (row := rows.get(run.pk)) is not None:
             for field in Run._meta.concrete_fields:
                 setattr(run, field.attname, getattr(row, field.attname))
+
+
+def _refused(run: Run, state: State) -> NotPossible:
+    if state in FINAL:
+        return _finished(run, state)
+    return NotPossible(
+        _("%(run)s is %(state)s. Only runs in the selected states are cancelled."),
+        run=run.label,
+        state=TranslatableText(STATE_NAMES[state]),
+        code="state",
+    )
 
 
 def _finished(run: Run, state: State) -> NotPossible:

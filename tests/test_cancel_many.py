@@ -16,7 +16,7 @@ from django_dcron import control, dispatch
 from django_dcron.dispatch import best_effort
 from django_dcron.exceptions import NotPossible
 from django_dcron.models import Attempt, Run
-from django_dcron.policies.lifecycle import Trigger
+from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State, Trigger
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.testing import set_clock
 from tests.depth import examples
@@ -162,6 +162,24 @@ def test_statements_do_not_grow_with_the_runs(recording_dispatcher: MemoryDispat
         "cancelled",
         "running",
     }
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("states", [set(), {State.QUEUED}, {"queued", "waiting"}, {*State}])
+def test_only_runs_in_the_given_states_are_cancelled(states: set[str]) -> None:
+    runs = [make_run(make_idle_job(name=state), state) for state in State]
+    refused = control.cancel_many(runs, states=states)
+    codes = [error.code for error in refused.values() if isinstance(error, NotPossible)]
+    for position, state in enumerate(State):
+        run = Run.objects.get(pk=runs[position].pk)
+        is_cancelled = state in states and state in UNFINISHED
+        assert (position not in refused) == is_cancelled
+        if is_cancelled and state is not State.RUNNING:
+            assert run.state == "cancelled"
+        else:
+            assert (run.state, run.cancel_requested_at is not None) == (state, is_cancelled)
+    assert codes.count("finished") == len(FINAL)
+    assert codes.count("state") == len(UNFINISHED - states)
 
 
 @pytest.mark.django_db

@@ -31,7 +31,7 @@ from django_dcron.models import Link, Run
 from django_dcron.models.run import REASON_LIMIT
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.chains import conditions_met_by
-from django_dcron.policies.lifecycle import FINAL, State
+from django_dcron.policies.lifecycle import UNFINISHED, State
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import cancellation, chains, limits
 from django_dcron.runs.endings import final_columns
@@ -40,26 +40,32 @@ from django_dcron.runs.transitions import runs, wake_next
 
 @dataclass(slots=True)
 class CancelledBatch:
-    finished: dict[UUID, State] = field(default_factory=dict)
-    """The runs that had already ended, with their states."""
+    refused: dict[UUID, State] = field(default_factory=dict)
+    """The runs that had already ended or were in another state, with their states."""
     changed: set[UUID] = field(default_factory=set)
     """The runs that were cancelled or asked to stop."""
     deleted: set[UUID] = field(default_factory=set)
 
 
-def cancel_batch(run_ids: Collection[UUID], reason: str) -> CancelledBatch:
-    """Cancel the runs that haven't started, and ask the running ones to stop."""
+def cancel_batch(
+    run_ids: Collection[UUID], reason: str, states: Collection[str] = UNFINISHED
+) -> CancelledBatch:
+    """Cancel the runs that haven't started, and ask the running ones to stop.
+
+    Runs that aren't in one of ``states`` when they are locked are refused.
+    """
     using = alias_for(Run)
     reason = reason[:REASON_LIMIT]
     with brief_transaction(using, settings.RUN_LEASE):
         rows = _lock(run_ids, using)
+        allowed = UNFINISHED.intersection(states)
         batch = CancelledBatch(
-            finished={pk: State(row.state) for pk, row in rows.items() if row.state in FINAL},
+            refused={pk: State(row.state) for pk, row in rows.items() if row.state not in allowed},
             deleted={*run_ids} - {*rows},
         )
-        unfinished = [row for row in rows.values() if row.state not in FINAL]
-        running = [row.pk for row in unfinished if row.state == State.RUNNING]
-        unstarted = [row for row in unfinished if row.state != State.RUNNING]
+        accepted = [row for row in rows.values() if row.state in allowed]
+        running = [row.pk for row in accepted if row.state == State.RUNNING]
+        unstarted = [row for row in accepted if row.state != State.RUNNING]
         to_ask = runs().running().filter(pk__in=running, cancel_requested_at=None)
         asked = list(to_ask.values_list("pk", flat=True))
         if asked:

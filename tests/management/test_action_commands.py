@@ -928,8 +928,31 @@ def test_runs_to_cancel_are_selected_by_their_state() -> None:
         "no queued or pending runs"
         in (call("cancel", "shop/import", "--run-state", "queued", "--run-state", "pending")[1])
     )
+    code, message = call("cancel", str(queued.pk), str(running.pk), "--run-state", "queued")
+    assert (code, message.count("refused: ")) == (1, 2)
+    assert "is running. Only runs in the selected states are cancelled." in message
     running.refresh_from_db()
     assert running.cancel_requested_at is None
+
+
+def test_run_that_starts_before_the_confirmation_is_not_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job, *_others = make_shop()
+    queued, started = make_run(job, "queued"), make_run(job, "queued")
+
+    def start_and_confirm(question: str) -> str:
+        Run.objects.filter(pk=started.pk).update(state=State.RUNNING)
+        return "y"
+
+    monkeypatch.setattr("sys.stdin", TerminalInput())
+    monkeypatch.setattr("builtins.input", start_and_confirm)
+    code, message = call("cancel", "shop/*", "--run-state", "queued")
+    assert (code, message.count("refused: ")) == (1, 1)
+    queued.refresh_from_db()
+    started.refresh_from_db()
+    assert (queued.state, started.state) == ("cancelled", "running")
+    assert (started.cancel_requested_at, started.reason) == (None, "")
 
 
 def test_run_of_selection_does_not_wait() -> None:

@@ -49,7 +49,7 @@ def add_arguments(parser: CommandParser) -> None:
         action="append",
         default=[],
         choices=[state.value for state in State if state in UNFINISHED],
-        help="of the selected jobs, only runs in this state (repeatable)",
+        help="only runs in this state (repeatable)",
     )
     parser.add_argument(
         "--reason", default="", metavar="TEXT", help="shown with the run; your user name is added"
@@ -77,7 +77,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     plan = Plan(
         [each for each in actions if each.row.pk not in kept],
         "cancel",
-        lambda runs: _cancel(runs, reason),
+        lambda runs: _cancel(runs, reason, states),
         control.CANCELLED_AT_ONCE,
         noun="run",
         skipped=[
@@ -107,8 +107,11 @@ def _runs_in(jobs: Sequence[Job], states: Collection[str]) -> Iterator[Run]:
         )
 
 
-def _cancel(runs: Sequence[Run], reason: str) -> list[ActionOutcome | Exception]:
-    refused = control.cancel_many(runs, reason)
+def _cancel(
+    runs: Sequence[Run], reason: str, states: Collection[str]
+) -> list[ActionOutcome | Exception]:
+    # A worker may have started a run since it was selected.
+    refused = control.cancel_many(runs, reason, states=states)
     return [refused.get(position) or _done(run) for position, run in enumerate(runs)]
 
 

@@ -75,6 +75,14 @@ def new_run_id() -> uuid.UUID:
     return uuid.UUID(int=value)
 
 
+def claimed_ahead(now: datetime) -> Q:
+    """Match the undispatched runs that nodes claimed for occurrences after ``now``.
+
+    With jitter, a run is due later than its occurrence. It isn't ahead in between.
+    """
+    return Q(state=State.PENDING, trigger=Trigger.SCHEDULE, attempt=1, scheduled_at__gt=now)
+
+
 class RunQuerySet(ShardedQuerySet["Run"]):
     def pending(self) -> RunQuerySet:
         return self.filter(state=State.PENDING)

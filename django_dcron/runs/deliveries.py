@@ -22,8 +22,9 @@ from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Placeholder, Update
 from django_dcron.models import Freeze, Run
+from django_dcron.models.run import claimed_ahead
 from django_dcron.policies.freezing import AUTOMATIC
-from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.lifecycle import State
 from django_dcron.runs import limits
 from django_dcron.runs.transitions import NOBODY, runs
 from django_dcron.utils.batches import in_batches
@@ -182,11 +183,7 @@ def delete_claimed_ahead(job_ids: Collection[int], now: datetime, using: str) ->
 
     Their jobs have been changed or deleted since.
     """
-    ahead = (
-        Run.objects.using(using)
-        .pending()
-        .filter(job__in=job_ids, trigger=Trigger.SCHEDULE, attempt=1, scheduled_at__gt=now)
-    )
+    ahead = Run.objects.using(using).filter(claimed_ahead(now), job__in=job_ids)
     # One guarded DELETE. QuerySet.delete() would read the rows first and then delete them in
     # whatever state they are. No row refers to a run that hasn't started.
     return ahead._raw_delete(using)

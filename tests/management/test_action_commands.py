@@ -900,7 +900,7 @@ def test_cancel_accepts_selection_of_jobs() -> None:
     assert call("cancel", "shop/*", str(kept.pk))[0] == 2
 
 
-def test_selection_to_cancel_skips_runs_that_are_not_due() -> None:
+def test_selection_to_cancel_skips_runs_scheduled_in_the_future() -> None:
     """Cancelling a backlog must not cancel a nightly job's next run, which was claimed ahead."""
     job, *_others = make_shop()
     soon = database_now("default") + timedelta(hours=1)
@@ -917,6 +917,19 @@ def test_selection_to_cancel_skips_runs_that_are_not_due() -> None:
     assert call("cancel", "shop/*", str(ahead[0].pk), "--yes")[0] == 0, "named by its id"
     assert call("cancel", "shop/import")[0] == 0, "named by its job"
     assert not Run.objects.exclude(state="cancelled").exists()
+
+
+def test_no_run_that_waits_for_its_jitter_remains_after_pause_and_cancel_of_all_jobs() -> None:
+    """As in a copy of production. ``pause`` deletes the runs that ``cancel`` would skip."""
+    job = make_idle_job(name="mail", jitter=timedelta(hours=2))
+    soon = database_now("default") + timedelta(minutes=30)
+    delayed = make_run(job, due_at=soon)
+    ahead = make_run(job, scheduled_at=soon, due_at=soon)
+    assert document("cancel", "--all", "--dry-run")[1]["skipped"][0]["run"] == str(ahead.pk)
+    assert call("pause", "--all", "--yes")[0] == 0
+    assert call("cancel", "--all", "--yes")[0] == 0
+    assert Run.objects.get() == delayed
+    assert Run.objects.get().state == "cancelled"
 
 
 def test_runs_to_cancel_are_selected_by_their_state() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -18,15 +17,16 @@ from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job, Run
+from django_dcron.models.run import claimed_ahead
 from django_dcron.policies.lifecycle import UNFINISHED, State
 from django_dcron.utils.batches import in_batches
 
 HELP = (
     "Cancel runs. A run that hasn't started ends; a running run is asked to stop. With a job: "
     "cancel all its unfinished runs. Its schedule continues; use dcron pause to stop that. A "
-    "selection of jobs by pattern or option asks for confirmation, and skips runs that aren't due "
-    "yet. Exit codes: 1 if a run couldn't be cancelled (the others are) or no jobs match; 2 if "
-    "there is no such run or job and nothing was done."
+    "selection of jobs by pattern or option asks for confirmation, and skips runs whose scheduled "
+    "time is in the future. Exit codes: 1 if a run couldn't be cancelled (the others are) or no "
+    "jobs match; 2 if there is no such run or job and nothing was done."
 )
 EXAMPLES = """
 cancel 019a9f3c-5b7e
@@ -35,7 +35,7 @@ cancel --queue shop --run-state queued --dry-run
 """
 
 JOBS_PER_QUERY = 500
-NOT_DUE = "The run isn't due yet."
+AHEAD = "The run's scheduled time is in the future."
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -62,18 +62,20 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     selected = select(options, find_job_or_run)
     reason = bulk_actions.reason_with_user(options["reason"])
     output = Output(command, options)
-    runs = [row for row in selected.rows if isinstance(row, Run)]
-    named = {run.pk for run in runs}
     states = options["run_state"] or UNFINISHED
-    runs += _runs_in([row for row in selected.rows if isinstance(row, Job)], states)
+    runs = {row.pk: row for row in selected.rows if isinstance(row, Run)}
+    named = {*runs}
+    ahead = set()
+    jobs = [row for row in selected.rows if isinstance(row, Job)]
+    for run, is_ahead in _runs_in(jobs, states):
+        runs[run.pk] = run
+        if is_ahead:
+            ahead.add(run.pk)
     if not runs and not output.is_json:
         output.line(f"Nothing to cancel: there are no {_kind(options['run_state'])} runs.")
         return
-    unique = {run.pk: run for run in runs}.values()
-    now = database_now(alias_for(Run))
-    ahead = {run.pk for run in unique if _is_ahead(run, now)}
     kept = ahead - named if selected.by_criteria else set()
-    actions = [bulk_actions.action_on_run(run) for run in unique]
+    actions = [bulk_actions.action_on_run(run) for run in runs.values()]
     plan = Plan(
         [each for each in actions if each.row.pk not in kept],
         "cancel",
@@ -81,7 +83,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         control.CANCELLED_AT_ONCE,
         noun="run",
         skipped=[
-            SkippedRow(each.identity, each.name, NOT_DUE) for each in actions if each.row.pk in kept
+            SkippedRow(each.identity, each.name, AHEAD) for each in actions if each.row.pk in kept
         ],
     )
     bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
@@ -91,20 +93,16 @@ def _kind(states: Sequence[str]) -> str:
     return " or ".join(states) or "unfinished"
 
 
-def _is_ahead(run: Run, now: datetime) -> bool:
-    """Return whether a node claimed the run ahead. A retry that waits isn't ahead."""
-    return run.attempt == 1 and run.state != State.RUNNING and run.due_at > now
-
-
-def _runs_in(jobs: Sequence[Job], states: Collection[str]) -> Iterator[Run]:
-    """Yield the runs of the jobs in these states, job by job."""
+def _runs_in(jobs: Sequence[Job], states: Collection[str]) -> Iterator[tuple[Run, bool]]:
+    """Yield the runs of the jobs in these states, job by job, and whether each is claimed ahead."""
+    now = database_now(alias_for(Run))
     for batch in in_batches(jobs, JOBS_PER_QUERY):
         runs = Run.objects.using(alias_for(Run)).filter(
             job__in=[job.pk for job in batch], state__in=states
         )
-        yield from runs.select_related("job").order_by(
-            "job__namespace", "job__name", "due_at", "pk"
-        )
+        rows = runs.select_related("job").annotate(is_ahead=claimed_ahead(now))
+        for run in rows.order_by("job__namespace", "job__name", "due_at", "pk"):
+            yield run, run.is_ahead  # type: ignore[attr-defined]  # annotated
 
 
 def _cancel(

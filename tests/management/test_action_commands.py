@@ -902,20 +902,24 @@ def test_cancel_accepts_selection_of_jobs() -> None:
 
 def test_selection_to_cancel_skips_runs_scheduled_in_the_future() -> None:
     """Cancelling a backlog must not cancel a nightly job's next run, which was claimed ahead."""
-    job, *_others = make_shop()
+    job, exported, *_others = make_shop()
     soon = database_now("default") + timedelta(hours=1)
     backlog = make_run(job, "queued")
     retry = make_run(job, attempt=2, due_at=soon)
-    ahead = [make_run(job, due_at=soon, scheduled_at=soon + timedelta(hours=n)) for n in range(2)]
+    ahead = [make_run(job, due_at=soon, scheduled_at=soon + timedelta(hours=n)) for n in range(3)]
     code, shown = document("cancel", "shop/*", "--yes")
     assert (code, {each["run"] for each in shown["results"]}) == (
         0,
         {str(backlog.pk), str(retry.pk)},
     )
     assert {each["run"] for each in shown["skipped"]} == {str(run.pk) for run in ahead}
-    assert "skipped 2 runs" in call("cancel", "--namespace", "shop", "--yes")[1]
+    assert "skipped 3 runs" in call("cancel", "--namespace", "shop", "--yes")[1]
     assert call("cancel", "shop/*", str(ahead[0].pk), "--yes")[0] == 0, "named by its id"
-    assert call("cancel", "shop/import")[0] == 0, "named by its job"
+    Run.objects.filter(pk=ahead[2].pk).update(job=exported)
+    code, shown = document("cancel", "shop/*", "shop/import", "--yes")
+    assert [each["run"] for each in shown["results"]] == [str(ahead[1].pk)], "named by its job"
+    assert [each["run"] for each in shown["skipped"]] == [str(ahead[2].pk)]
+    assert call("cancel", "shop/export")[0] == 0, "named without a pattern"
     assert not Run.objects.exclude(state="cancelled").exists()
 
 

@@ -64,17 +64,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output = Output(command, options)
     states = options["run_state"] or UNFINISHED
     runs = {row.pk: row for row in selected.rows if isinstance(row, Run)}
-    named = {*runs}
-    ahead = set()
+    named = {*selected.named}
+    kept = set()
     jobs = [row for row in selected.rows if isinstance(row, Job)]
     for run, is_ahead in _runs_in(jobs, states):
         runs[run.pk] = run
-        if is_ahead:
-            ahead.add(run.pk)
+        if is_ahead and not {run, run.job} & named:
+            kept.add(run.pk)
     if not runs and not output.is_json:
         output.line(f"Nothing to cancel: there are no {_kind(options['run_state'])} runs.")
         return
-    kept = ahead - named if selected.by_criteria else set()
     actions = [bulk_actions.action_on_run(run) for run in runs.values()]
     plan = Plan(
         [each for each in actions if each.row.pk not in kept],

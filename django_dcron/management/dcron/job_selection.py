@@ -122,6 +122,8 @@ def add_selection(
 @dataclass(frozen=True, slots=True)
 class SelectedRows(Generic[T]):
     rows: list[T | Job]
+    named: list[T]
+    """The rows that the user named one by one."""
     by_criteria: bool
     """Whether a pattern, a filter or ``--all`` selected the rows.
 
@@ -156,12 +158,14 @@ def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]
             "Nothing is selected. Name the jobs, or use a pattern, --namespace, --tag, --search, "
             f"--source, --queue, {reason_option}--state or --all."
         )
-    if not names:
-        rows: list[T | Job] = list(jobs(filters))
-    else:
-        rows = []
-        for name in names:
-            rows += _matching(name, filters) if is_pattern(name) else [find(name)]
+    named: list[T] = []
+    rows: list[T | Job] = [] if names else list(jobs(filters))
+    for name in names:
+        if is_pattern(name):
+            rows += _matching(name, filters)
+        else:
+            named.append(find(name))
+            rows.append(named[-1])
     if not rows:
         raise negative_result("No jobs match.")
     if pause_reason is not None:
@@ -172,7 +176,7 @@ def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]
                 "manage.py dcron list --paused --json"
             )
     unique = {(type(row), row.pk): row for row in rows}
-    return SelectedRows(list(unique.values()), by_criteria=bool(patterns) or not names)
+    return SelectedRows(list(unique.values()), named, by_criteria=bool(patterns) or not names)
 
 
 def is_pattern(text: str) -> bool:

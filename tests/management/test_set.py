@@ -1,11 +1,16 @@
 """``dcron set``: changes, refusals and dry runs."""
 
 import json
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
+from django_dcron.management.dcron import set as set_command
 from django_dcron.management.dcron.exits import NEGATIVE, USAGE_ERROR
 from django_dcron.models import Calendar, Cursor, Job
 from django_dcron.targets.redaction import CHANGED_MASK, MASK
@@ -232,14 +237,28 @@ def test_selection_by_pattern_needs_a_confirmation_and_skips_unchanged_jobs(
     assert "set: 2 done, 1 skipped" in done.out
     assert {*Job.objects.values_list("queue", flat=True)} == {"fast"}
     versions = [*Job.objects.values_list("version", flat=True)]
-    assert call("set", "feed-0", "feed-1", "queue=fast").code == 0
+    for options in ((), ("--dry-run",)):
+        again = ("set", "feed-0", "feed-1", "queue=fast", *options)
+        assert "skipped 2 jobs (feed-0, feed-1)" in call(*again).out
+        shown = call(*again, "--json").json
+        assert shown["results"] == []
+        assert [skipped["job"] for skipped in shown["skipped"]] == ["feed-0", "feed-1"]
     assert [*Job.objects.values_list("version", flat=True)] == versions
+
+
+def test_relative_time_is_the_same_for_all_jobs(
+    feeds: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = (datetime(2100, 1, 1, tzinfo=UTC) + timedelta(seconds=n) for n in count())
+    monkeypatch.setattr(set_command, "database_now", lambda using: next(times))
+    assert call("set", "feed-0", "feed-1", "feed-2", "starts_at=2h").code == 0
+    (starts_at,) = {*Job.objects.values_list("starts_at", flat=True)}
+    assert starts_at is not None
 
 
 def test_dry_run_for_several_jobs_shows_the_changes_and_saves_nothing(feeds: list[Job]) -> None:
     dry = call("set", "feed-*", "schedule=0 0 2 1 *", "--dry-run")
     assert (dry.code, dry.out.count("-> 0 0 2 1 *")) == (0, 3)
-    assert call("set", "feed-*", "target=unknown", "--dry-run").code == NEGATIVE
     dry_document = call("set", "feed-*", "queue=fast", "--dry-run", "--json").json
     assert [result["dry_run"] for result in dry_document["results"]] == [True] * 3
     assert {*Job.objects.values_list("schedule", "queue", "version")} == {
@@ -255,18 +274,47 @@ def test_refused_job_does_not_stop_the_others(feeds: list[Job]) -> None:
     assert Job.objects.get(name="feed-0").namespace == "shop"
 
 
+def test_error_in_a_field_that_is_not_given_refuses_only_its_job(feeds: list[Job]) -> None:
+    Job.objects.filter(name="feed-1").update(timezone="Europe/Berln")
+    done = call("set", "feed-*", "queue=fast", "--yes")
+    assert (done.code, "feed-1: refused: timezone" in done.out) == (NEGATIVE, True)
+    assert Job.objects.filter(queue="fast").count() == 2
+
+
+def test_value_that_one_job_refuses_changes_no_job(feeds: list[Job]) -> None:
+    Job.objects.filter(name="feed-1").update(starts_at=datetime(2100, 1, 1, tzinfo=UTC))
+    refused = call("set", "feed-*", "ends_at=2090-01-01", "--yes")
+    assert refused.code == USAGE_ERROR
+    assert refused.err.startswith('Nothing was changed.\nfeed-1: ends_at: "2090-01-01')
+    assert not entries_by_users().exists()
+
+
+def test_calendar_of_several_jobs_is_read_once(feeds: list[Job]) -> None:
+    Calendar.objects.create(name="holidays", dates="2026-12-25")
+    with CaptureQueriesContext(connection) as few:
+        assert call("set", "feed-0", "feed-1", "calendar=holidays", "--dry-run").code == 0
+    with CaptureQueriesContext(connection) as more:
+        assert call("set", "feed-*", "calendar=holidays", "--dry-run").code == 0
+    assert len(more) <= len(few)
+
+
+@pytest.mark.parametrize("options", [("--yes",), ("--dry-run",)])
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
         (("max_attempts=many",), "max_attempts"),
+        (("max_attempts=-3",), "feed-0: max_attempts: -3: "),
+        (("tags=a,b,c",), 'feed-0: tags: "a,b,c": '),
+        (("calendar=unknown",), "feed-0: calendar: "),
+        (("target=unknown",), "feed-0: target: "),
         (("name=feed",), "name: Several jobs"),
         ((), "FIELD=VALUE"),
     ],
 )
 def test_invalid_values_for_several_jobs_change_nothing(
-    feeds: list[Job], arguments: tuple[str, ...], part: str
+    feeds: list[Job], arguments: tuple[str, ...], part: str, options: tuple[str, ...]
 ) -> None:
-    refused = call("set", "feed-*", *arguments, "--yes")
+    refused = call("set", "feed-*", *arguments, *options)
     assert (refused.code, part in refused.err) == (USAGE_ERROR, True)
     assert refused.err.startswith("Nothing was changed.")
     assert not entries_by_users().exists()

@@ -154,8 +154,6 @@ def perform_plan(output: Output, plan: Plan[T], options: Mapping[str, Any], *, a
         return
     if asks and not options["yes"] and plan.actions:
         _confirm(output, plan)
-    if not output.is_json:
-        _show_skipped(output, plan)
     perform(output, plan, summary=asks)
 
 
@@ -207,10 +205,12 @@ def _confirm(output: Output, plan: Plan[Any]) -> None:
 
 
 def perform(output: Output, plan: Plan[T], *, summary: bool = False) -> None:
-    """Perform and report all actions, with a summary of the plan if asked for.
+    """Perform and report all actions and the skipped rows, with a summary if asked for.
 
     Raises ``CommandError`` at the end if any action was refused.
     """
+    if not output.is_json:
+        _show_skipped(output, plan)
     results: list[dict[str, Any]] = []
     progress = ProgressLines(output, plan.verb, len(plan.actions))
     for batch in in_batches(plan.actions, plan.at_once):
@@ -223,7 +223,7 @@ def perform(output: Output, plan: Plan[T], *, summary: bool = False) -> None:
         progress.show(len(results))
     refused = sum(not result["done"] for result in results)
     if output.is_json:
-        skipped = {"skipped": plan.skipped_documents()} if summary else {}
+        skipped = {"skipped": plan.skipped_documents()} if summary or plan.skipped else {}
         output.json({"version": 1, "results": results} | skipped)
     elif summary:
         parts = [f"{len(results) - refused} done"]

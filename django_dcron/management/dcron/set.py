@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from itertools import dropwhile, takewhile
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
+from django.db.models import prefetch_related_objects
 from django.utils import timezone
 
 from django_dcron import control
@@ -93,10 +95,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if not assignments:
         raise usage_error("Nothing was changed. Add FIELD=VALUE, such as max_attempts=3.")
     selected = select(options | {"names": names}, find_job)
+    now = database_now(alias_for(Job))
     if selected.by_criteria or len(selected.rows) > 1:
-        _set_many(output, selected, assignments, options)
+        _set_many(output, selected, assignments, now, options)
     else:
-        _set_one(output, selected.rows[0], assignments, is_dry=options["dry_run"])
+        _set_one(output, selected.rows[0], assignments, now, is_dry=options["dry_run"])
 
 
 def _is_name(argument: str) -> bool:
@@ -104,15 +107,20 @@ def _is_name(argument: str) -> bool:
 
 
 def _set_many(
-    output: Output, selected: SelectedRows[Job], assignments: Sequence[str], options: dict[str, Any]
+    output: Output,
+    selected: SelectedRows[Job],
+    assignments: Sequence[str],
+    now: datetime,
+    options: dict[str, Any],
 ) -> None:
-    """Change each job. All values are read before the first job is saved."""
+    """Change each job. All values are checked before the first job is saved."""
     is_dry, using = options["dry_run"], alias_for(Job)
-    parsed = {job.pk: _parsed(assignments, job) for job in selected.rows}
+    parsed = {job.pk: _parsed(assignments, job, now) for job in selected.rows}
     if any(field.name == "name" for values in parsed.values() for field in values):
         _refuse(["name: Several jobs are selected. Rename each job with its own command."])
     changed = [job for job in selected.rows if _differs(job, parsed[job.pk])]
     unchanged = [job for job in selected.rows if not _differs(job, parsed[job.pk])]
+    _check_values(changed, parsed)
     plan = Plan(
         [bulk_actions.action_on_job(job) for job in changed],
         "set",
@@ -131,6 +139,27 @@ def _set_many(
         transaction.set_rollback(True, using=using)
     if not output.is_json:
         output.line(f"set: {number_of(len(changed), 'job')}. Nothing was changed.")
+
+
+def _check_values(jobs: Sequence[Job], parsed: Mapping[int, Mapping[DocumentField, Any]]) -> None:
+    """Check the given fields of each job. Raises ``CommandError`` with the errors of one job.
+
+    ``save_many`` checks the other fields. An error in them refuses only the job that has it.
+    """
+    changed = [copy(job) for job in jobs]
+    for job in changed:
+        _assign(job, parsed[job.pk])
+    prefetch_related_objects(changed, "calendar", "limit")
+    calendars = {job.calendar.pk for job in changed if job.calendar}
+    limits = {job.limit.pk for job in changed if job.limit}
+    for job in changed:
+        try:
+            # Stricter than ``save_many``, for which "a,b" is a list of one tag.
+            job.clean_fields(known_calendars=calendars, known_limits=limits)
+        except ValidationError as error:
+            given = {field.name for field in parsed[job.pk]}
+            errors = {name: each for name, each in error.error_dict.items() if name in given}
+            _refuse([f"{job}: {text}" for text in _broken_rules(ValidationError(errors), job)])
 
 
 def _save_many(
@@ -167,9 +196,11 @@ def _with_fields(error: Exception, job: Job) -> Exception:
     return error
 
 
-def _set_one(output: Output, job: Job, assignments: Sequence[str], *, is_dry: bool) -> None:
+def _set_one(
+    output: Output, job: Job, assignments: Sequence[str], now: datetime, *, is_dry: bool
+) -> None:
     before, label = portable_document(job), job_keys(job)
-    values = _parsed(assignments, job)
+    values = _parsed(assignments, job, now)
     next_before = next_after = _next_at(job)
     if _differs(job, values):
         next_after = _save(job, values, is_dry=is_dry)
@@ -188,8 +219,11 @@ def _set_one(output: Output, job: Job, assignments: Sequence[str], *, is_dry: bo
         output.line("Nothing was changed.")
 
 
-def _parsed(assignments: Sequence[str], job: Job) -> dict[DocumentField, Any]:
-    """Return the value of each given field. Raises ``CommandError`` with all errors."""
+def _parsed(assignments: Sequence[str], job: Job, now: datetime) -> dict[DocumentField, Any]:
+    """Return the value of each given field. Raises ``CommandError`` with all errors.
+
+    ``now`` is the instant from which relative times count, the same for all jobs.
+    """
     values: dict[DocumentField, Any] = {}
     named: set[str] = set()
     unreadable: set[str] = set()
@@ -204,7 +238,7 @@ def _parsed(assignments: Sequence[str], job: Job) -> dict[DocumentField, Any]:
             problems.append(f"{name}: {_why_not_settable(name)}")
         else:
             try:
-                values[SETTABLE[name]] = _parse(SETTABLE[name], text, job)
+                values[SETTABLE[name]] = _parse(SETTABLE[name], text, job, now)
             except InvalidField as error:
                 problems.append(f"{name}: {quoted_json(text)}: {error}")
                 unreadable.add(name)
@@ -227,12 +261,11 @@ def _refusals(job: Job, values: Mapping[DocumentField, Any], unreadable: set[str
     return []
 
 
-def _parse(field: DocumentField, text: str, job: Job) -> Any:
+def _parse(field: DocumentField, text: str, job: Job, now: datetime) -> Any:
     """Return the value of the job's attribute. Raises ``InvalidField`` or ``CommandError``."""
     if field.nullable and text in ("", NULL):
         return None
     if field.format is ValueFormat.TIME:
-        now = database_now(alias_for(Job))
         zone = timezone.get_current_timezone()
         return field.read(parse_time_option(field.name, text, now, zone))
     if field.format is ValueFormat.DURATION and WITHOUT_UNIT.fullmatch(text) and float(text):
@@ -241,7 +274,7 @@ def _parse(field: DocumentField, text: str, job: Job) -> Any:
             f"seconds, {text}m for minutes or {text}h for hours."
         )
     if field.name == "schedule":
-        text = replace_sentences(text, timezone.localdate())
+        text = replace_sentences(text, timezone.localdate(now))
     if field.format in NOT_JSON:
         return field.read(text)
     try:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from django_dcron.conf import settings
 from django_dcron.db import clock
 from django_dcron.jobs.placement import is_exhausted
-from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.models import Job
+from django_dcron.models.job_states import NO_LONGER_DECLARED
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 

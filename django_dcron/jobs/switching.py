@@ -43,7 +43,7 @@ from django_dcron.jobs.placement import (
     write_placements,
 )
 from django_dcron.models import Calendar, Cursor, Job
-from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.models.job_states import AUTOMATIC_PAUSES, EXHAUSTED
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import MICROSECOND
@@ -64,7 +64,10 @@ class SwitchRequest:
     reason: str = ""
     until: datetime | None = None
     replaces: bool = True
-    """Whether a pause replaces an earlier pause. Otherwise, a paused job is refused."""
+    """Whether a pause replaces an earlier pause. Otherwise, a paused job is refused.
+
+    Automatic pauses are always replaced, so that the job doesn't start without a person.
+    """
 
     def is_done(self, row: Job, cursor: Cursor | None, now: datetime) -> bool:
         """Return whether the stored job already is in the wanted state."""
@@ -145,7 +148,8 @@ class _Batch:
         cursor = self.cursors.get(row.pk)
         if self.switch.is_done(row, cursor, self.now):
             return
-        if not self.switch.replaces and not row.enabled:
+        is_paused = not row.enabled and row.pause_reason not in AUTOMATIC_PAUSES
+        if is_paused and not self.switch.replaces:
             raise NotPossible(_("%(job)s is already paused."), job=str(row), code="paused")
         before = copy(row)
         _set(row, self.switch, self.using)

@@ -12,6 +12,10 @@ _HAS_NO_PROBLEM = Q(cursor=None) | Q(cursor__problem="")
 
 EXHAUSTED = _("its schedule has no further occurrence")
 """The pause reason of a finished job."""
+NO_LONGER_DECLARED = "no longer declared in code"
+DECLARED_DISABLED = "declared disabled in code"
+AUTOMATIC_PAUSES = (NO_LONGER_DECLARED, DECLARED_DISABLED, EXHAUSTED)
+"""The reasons of pauses that a new schedule or the next sync may end."""
 
 IS_ENABLED = Q(enabled=True) & _HAS_NO_PROBLEM
 IS_FAILING = IS_ENABLED & Q(statistics__consecutive_failures__gt=0)

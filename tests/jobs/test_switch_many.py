@@ -16,6 +16,7 @@ from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict, InvalidValue, NotPossible
 from django_dcron.jobs import pausing
 from django_dcron.models import Calendar, Cursor, Job, Run, Statistics
+from django_dcron.models.job_states import DECLARED_DISABLED, EXHAUSTED, NO_LONGER_DECLARED
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.testing import set_clock
@@ -245,6 +246,14 @@ def test_pause_that_does_not_replace_keeps_reason_and_end_of_an_earlier_one() ->
         paused.pk: "incident 17",
         other.pk: "deploy",
     }
+
+
+@pytest.mark.parametrize("reason", [EXHAUSTED, NO_LONGER_DECLARED, DECLARED_DISABLED])
+def test_pause_that_does_not_replace_replaces_an_automatic_pause(reason: str) -> None:
+    job = make_idle_job()
+    Job.objects.update(enabled=False, pause_reason=reason)
+    assert control.pause_many([job], "deploy", replace=False) == {}
+    assert Job.objects.get().pause_reason == "deploy"
 
 
 def test_invalid_end_changes_nothing() -> None:

@@ -26,7 +26,6 @@ from django_dcron.diagnosis.run_history import EMPTY_LOG
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.cursors import disable_exhausted
-from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.management.commands.dcron import Command
 from django_dcron.management.dcron import backfill as backfill_command
 from django_dcron.management.dcron import bulk_actions, progress_bar, run_absence, run_watch
@@ -36,6 +35,7 @@ from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Outp
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_absence import Absence, FoundAbsence
 from django_dcron.models import Attempt, Cursor, Job, Node, Run
+from django_dcron.models.job_states import NO_LONGER_DECLARED
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.retry import refused_retry_note
@@ -646,6 +646,16 @@ def test_pause_without_reason_and_end_keeps_those_of_a_paused_job() -> None:
     version = job.version
     job.refresh_from_db()
     assert (job.version, job.pause_reason) == (version, f"data provider down ({getuser()})")
+
+
+def test_pause_of_a_finished_job_lasts_although_its_schedule_is_edited() -> None:
+    disable_exhausted([make_idle_job(name="once").pk], "default")
+    assert "(replaces paused until resumed: its schedule" in call("pause", "once")[1]
+    job = Job.objects.get()
+    job.schedule = "0 0 2 1 *"
+    control.save(job)
+    job.refresh_from_db()
+    assert (job.enabled, job.pause_reason) == (False, f"by {getuser()}")
 
 
 def test_resume_says_that_runs_of_an_unknown_target_fail() -> None:

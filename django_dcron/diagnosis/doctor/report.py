@@ -15,9 +15,9 @@ from django_dcron.diagnosis.doctor.jobs import JobExaminer
 from django_dcron.diagnosis.doctor.window import Window, batches_of_jobs, format_moment
 from django_dcron.diagnosis.system_health import count_failed, count_with_names, read_verdict
 from django_dcron.jobs.representation import to_json
-from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED
 from django_dcron.locks import Lock
 from django_dcron.models import Job, Node
+from django_dcron.models.job_states import NO_LONGER_DECLARED
 from django_dcron.policies.health.facts import FreezeFacts, NamedCount
 from django_dcron.policies.health.problems import Issue, Problem
 from django_dcron.policies.health.verdict import Verdict

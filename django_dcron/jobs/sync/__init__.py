@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange
 from django_dcron.jobs.sync.comparison import (
-    DECLARED_DISABLED,
-    NO_LONGER_DECLARED,
     declared_texts,
     edited_fields,
     enabled_twins,
@@ -30,6 +28,7 @@ from django_dcron.jobs.sync.comparison import (
 )
 from django_dcron.jobs.sync.predecessors import UNKNOWN_PREDECESSOR
 from django_dcron.jobs.sync.writing import apply
+from django_dcron.models.job_states import DECLARED_DISABLED, NO_LONGER_DECLARED
 
 __all__ = [
     "DECLARED_DISABLED",

@@ -33,14 +33,16 @@ from django_dcron.jobs.sync.stored import (
     upgrade_stored_value,
 )
 from django_dcron.models import Job
-from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.models.job_states import (
+    AUTOMATIC_PAUSES,
+    DECLARED_DISABLED,
+    EXHAUSTED,
+    NO_LONGER_DECLARED,
+)
 from django_dcron.targets.shadow import PREFIX, is_shadow
 from django_dcron.utils.bounded_text import with_ellipsis
 from django_dcron.utils.json_values import json_identity, same_json
 
-NO_LONGER_DECLARED = "no longer declared in code"
-DECLARED_DISABLED = "declared disabled in code"
-_AUTOMATIC_PAUSES = (NO_LONGER_DECLARED, DECLARED_DISABLED, EXHAUSTED)
 _COMPARED_SEPARATELY = frozenset(
     {"namespace", "name", "declared", "enabled", "pause_reason", "paused_until"}
 )
@@ -295,7 +297,7 @@ def edited_fields(job: Job) -> set[str]:
     """Return the fields of a declared job that a person changed, including those of a pause."""
     declared = job.declared or {}
     edited = _edited_definition_fields(job)
-    was_paused = not job.enabled and job.pause_reason not in _AUTOMATIC_PAUSES
+    was_paused = not job.enabled and job.pause_reason not in AUTOMATIC_PAUSES
     was_enabled = job.enabled and declared.get("enabled") is False
     if was_paused or was_enabled:
         return edited | {"enabled", "pause_reason", "paused_until"}

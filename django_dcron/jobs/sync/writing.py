@@ -19,8 +19,9 @@ from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing, saving
 from django_dcron.jobs.locking import batches_of_keys
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, messages_of
-from django_dcron.jobs.sync.comparison import NO_LONGER_DECLARED, assign, plan
+from django_dcron.jobs.sync.comparison import assign, plan
 from django_dcron.models import Job
+from django_dcron.models.job_states import NO_LONGER_DECLARED
 from django_dcron.policies.chains import in_dependency_order
 from django_dcron.policies.job_labels import split_label
 

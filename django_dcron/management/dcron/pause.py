@@ -51,7 +51,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     selected = select(options, find_job)
     reason = bulk_actions.reason_with_user(options["reason"])
     # As in the admin, a pause of many jobs doesn't replace the reason and end of another pause.
-    # Neither does a pause without a reason and an end.
+    # Neither does a pause without a reason and an end. Automatic pauses are always replaced.
     replace = not selected.by_criteria and bool(options["reason"] or until)
     skipped = bulk_actions.skipped_jobs(selected, why_not_paused)
     plan = Plan(

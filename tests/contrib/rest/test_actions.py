@@ -3,8 +3,10 @@
 A trigger runs once per idempotency key.
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from threading import Barrier
 from typing import Any
 
@@ -14,9 +16,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
-from django_dcron.contrib.rest.jobs import triggering
+from django_dcron.contrib.rest.jobs import triggering, viewset
 from django_dcron.db.now import database_now
 from django_dcron.jobs import manual_runs
+from django_dcron.jobs.action_texts import signed_reason
+from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Job, Run
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import entries_by_users, make_idle_job, make_job, make_run
@@ -62,6 +66,40 @@ def test_pause_without_reason_and_end_keeps_those_of_a_paused_job(api: Api) -> N
     assert response.status_code == 200
     assert response.json()["pause_reason"] == "data provider down"
     assert Job.objects.get(pk=job.pk).version == job.version
+
+
+@pytest.mark.parametrize("body", [{"until": None}, {"reason": ""}])
+def test_pause_with_an_empty_reason_or_end_replaces_those_of_a_paused_job(
+    body: dict[str, Any], api: Api
+) -> None:
+    until = database_now("default") + timedelta(hours=2)
+    job = control.pause(make_idle_job(), "data provider down", until)
+    shown = api.post(f"jobs/{job.pk}/pause/", body).json()
+    assert (shown["pause_reason"], shown["paused_until"]) == ("by admin", None)
+    assert Job.objects.get().paused_until is None
+
+
+def test_pause_of_a_finished_job_replaces_its_reason(api: Api) -> None:
+    job = make_idle_job()
+    disable_exhausted([job.pk], "default")
+    assert api.post(f"jobs/{job.pk}/pause/").json()["pause_reason"] == "by admin"
+
+
+@pytest.mark.parametrize("change", [control.resume, partial(control.pause, reason="deploy")])
+def test_pause_without_reason_and_end_decides_about_the_current_state(
+    change: Callable[[Job], Job], api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = control.pause(make_idle_job(), "data provider down")
+
+    def reason_after_another_request(*args: str) -> str:
+        change(Job.objects.get())
+        return signed_reason(*args)
+
+    monkeypatch.setattr(viewset, "signed_reason", reason_after_another_request)
+    response = api.post(f"jobs/{job.pk}/pause/")
+    stored = Job.objects.get()
+    assert not stored.enabled
+    assert response.json()["pause_reason"] == stored.pause_reason != "data provider down"
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ from django_dcron.contrib.rest.viewsets import (
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.lookahead import look_ahead
+from django_dcron.exceptions import NotPossible
 from django_dcron.jobs import chains
 from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.models import Job, Run
@@ -166,8 +167,12 @@ class JobViewSet(BulkJobViewSet):
     def pause(self, request: Request, job_id: str) -> Response:
         job, values = self._job(job_id), self.validate(PauseSerializer, request.data)
         reason = signed_reason(values["reason"], request.user.get_username())
-        if job.enabled or values["reason"] or values["until"]:
-            control.pause(job, reason, values["until"])
+        replace = not {"reason", "until"}.isdisjoint(request.data)
+        refused = control.pause_many([job], reason, values["until"], replace=replace)
+        if (error := refused.get(0)) is not None:
+            if not (isinstance(error, NotPossible) and error.code == "paused"):
+                raise error
+            job = self._job(job_id)  # paused as before, which may be another state than was read
         return _response(job)
 
     @action(detail=True, methods=["post"])

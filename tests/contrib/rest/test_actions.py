@@ -523,13 +523,13 @@ def test_pausing_a_job_deleted_meanwhile_is_a_conflict(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_idle_job()
-    real = control.pause
+    real = control.pause_many
 
-    def late(job: Job, *args: Any) -> Job:
+    def late(*args: Any, **options: Any) -> dict[int, Exception]:
         Cursor.objects.all().delete()
         Job.objects.all().delete()
-        return real(job, *args)
+        return real(*args, **options)
 
-    monkeypatch.setattr(control, "pause", late)
+    monkeypatch.setattr(control, "pause_many", late)
 
     assert "deleted" in problem(api.post(f"jobs/{job.pk}/pause/"), 409)["detail"]

@@ -409,7 +409,9 @@ def test_unserved_namespace_is_found(system: System) -> None:
     system.node.leave()
     shop = Membership("shop", "shop", system.lock, ClusterClock())
     shop.register()
-    Node.objects.update(started_at=system.latest - HOUR, ticked_at=database_now("default"))
+    Node.objects.update(
+        started_at=system.latest - HOUR, ticked_at=database_now("default"), skew=timedelta()
+    )
     assert system.codes() == {Code.NAMESPACE_UNSERVED}
     assert system.codes(namespace="shop") == set()
 

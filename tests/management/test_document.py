@@ -35,7 +35,7 @@ DOCUMENTED_ELSEWHERE = {
     # the options of runcron
     "start": {"--name", "--namespace", "--once", "--for", "--embedded", "--health-file", "--http"},
     "export": FILTERS,
-} | dict.fromkeys(("run", "pause", "resume", "cancel"), SELECTION | FILTERS)
+} | dict.fromkeys(("run", "set", "pause", "resume", "cancel"), SELECTION | FILTERS)
 
 
 def options_of(name: str) -> set[str]:

@@ -229,7 +229,7 @@ def test_failing_signal_receiver_of_jobs_or_nodes_does_not_end_the_round(
         world.run()
     finally:
         post_delete.disconnect(fails, sender=model)
-    assert events(caplog, "failed", "pruning_failed") == ["failed"]
+    assert events(caplog, "step_failed", "pruning_failed") == ["step_failed"]
     assert Job.with_deleted.exists() is (model is Job)
     assert Node.objects.exists() is (model is Node)
 

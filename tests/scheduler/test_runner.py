@@ -137,7 +137,7 @@ def test_runcron_once_logs_that_another_node_leads(
     due = make_run(make_idle_job())
     assert runner.run_once() == EXIT_OK
     assert logged(caplog, "no_shards_led", node="a")
-    assert events(caplog, "report") == []
+    assert events(caplog, "tick_report") == []
     due.refresh_from_db()
     assert (due.state, dispatcher.dispatched) == ("pending", [])
     leader.membership.leave()

@@ -563,7 +563,7 @@ def test_locked_run_does_not_block_the_rest_of_the_tick(
     locked.refresh_from_db()
     assert locked.state == "queued"
     logged = [(vars(record)["event"], vars(record).get("step")) for record in caplog.records]
-    about_locks = [entry for entry in logged if entry[0] != "report"]
+    about_locks = [entry for entry in logged if entry[0] != "tick_report"]
     assert about_locks == [("contention", "mark"), ("contention_over", "mark")]
     node.ticker.close()
 

@@ -209,7 +209,8 @@ class Connections:
     def _execute(
         self, backend: Any, execute: Any, sql: str, params: Any, many: bool, context: Any
     ) -> Any:
-        if any(name in sql for name in TIMED):
+        # Without a connection, which a fault has closed, the driver refuses the statement.
+        if backend.connection is not None and any(name in sql for name in TIMED):
             now, unlocked = self._database.now_text(), self._database.statistics_are_unlocked()
             settings = f"SET simulation.now = '{now}+00'; SET simulation.unlocked = '{unlocked}'"
             backend.connection.pgconn.exec_(settings.encode())

@@ -11,6 +11,7 @@ from typing import Any
 
 import django
 import pytest
+from celery import _state, current_app
 from django.conf import settings
 from django.db import connections
 from django.test import TransactionTestCase
@@ -124,6 +125,23 @@ def no_time_budgets() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backfill_release, "BUDGET", 600.0)
         yield
+
+
+@pytest.fixture
+def isolated_tasks() -> Iterator[None]:
+    """Forget the Celery tasks that the test defines.
+
+    Celery registers each ``@shared_task`` with all later apps of the process, and warns about two
+    functions with the same name.
+    """
+    from django_dcron import targets
+
+    targets.discovery_problem()  # imports the tasks of the other tests, which remain
+    finalizers, tasks = set(_state._on_app_finalizers), set(current_app.tasks)
+    yield
+    _state._on_app_finalizers.intersection_update(finalizers)
+    for name in set(current_app.tasks) - tasks:
+        current_app.tasks.unregister(name)
 
 
 @pytest.fixture(scope="session", autouse=True)

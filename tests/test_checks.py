@@ -293,7 +293,7 @@ def task_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("own_tasks", "task_module")
+@pytest.mark.usefixtures("isolated_tasks", "task_module")
 @pytest.mark.parametrize(
     ("arguments", "codes"),
     [
@@ -313,7 +313,7 @@ def test_command_check_sees_the_jobs_of_task_modules(
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("own_tasks", "task_module")
+@pytest.mark.usefixtures("isolated_tasks", "task_module")
 @pytest.mark.parametrize(
     ("command", "databases"), [("shell", None), ("migrate", ["default"]), ("test", ["default"])]
 )
@@ -1016,15 +1016,6 @@ def test_w008_for_failed_runs_kept_shorter_than_others(settings: Settings) -> No
 # --- W019 to W024 ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def own_tasks() -> Iterator[None]:
-    """Forget the Celery tasks that the test defines."""
-    before = set(current_app.tasks)
-    yield
-    for name in set(current_app.tasks) - before:
-        current_app.tasks.unregister(name)
-
-
 @pytest.mark.parametrize(
     ("place", "other"),
     [("package_of_settings", ""), ("package_beside_it", "CRON_CLASSES = []  # django_dcron")],
@@ -1078,7 +1069,7 @@ def test_missing_broker_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ids() == ["django_dcron.W020"]
 
 
-@pytest.mark.usefixtures("own_tasks")
+@pytest.mark.usefixtures("isolated_tasks")
 def test_declared_job_without_a_required_argument_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1099,7 +1090,7 @@ def test_declared_job_without_a_required_argument_is_reported(
     assert [(each.id, "'x'" in each.msg) for each in found] == [("django_dcron.W021", True)] * 2
 
 
-@pytest.mark.usefixtures("own_tasks")
+@pytest.mark.usefixtures("isolated_tasks")
 def test_function_of_a_task_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(declaration, "_declared", {})
     monkeypatch.setattr(functions, "registered", {})

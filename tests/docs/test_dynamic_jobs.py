@@ -8,7 +8,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import _state, current_app
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -16,7 +15,7 @@ from django.db.models.signals import post_delete, post_save
 from django.test import Client
 from pytest_django import Settings
 
-from django_dcron import control, targets
+from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.models import AuditEntry, Cursor, Job, Run
@@ -61,14 +60,12 @@ def block(text: str) -> str:
 
 
 @pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def shop(isolated_tasks: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """The names of ``shop/tenants.py``, with the modules and signals of the page's project."""
     modules = {name: ModuleType(name) for name in ("shop", "shop.tasks", "shop.models")}
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     modules["shop.models"].Tenant = Tenant  # type: ignore[attr-defined]
-    targets.discovery_problem()  # imports the tasks of the other tests, which remain
-    finalizers, tasks = set(_state._on_app_finalizers), set(current_app.tasks)
     exec(block("# shop/tasks.py"), vars(modules["shop.tasks"]))  # noqa: S102 (our own document)
     names = ModuleType("shop.tenants")
     for each in BLOCKS:
@@ -80,9 +77,6 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     yield vars(names)
     assert post_save.disconnect(signals.tenant_saved, sender=Tenant)
     assert post_delete.disconnect(signals.tenant_deleted, sender=Tenant)
-    _state._on_app_finalizers.intersection_update(finalizers)
-    for task in set(current_app.tasks) - tasks:
-        current_app.tasks.unregister(task)
 
 
 def names_of_jobs() -> list[str]:

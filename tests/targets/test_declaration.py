@@ -178,6 +178,7 @@ def test_decorator_can_be_stacked_with_different_names() -> None:
     assert str(targets.declarations()[0]) == "shop/by hour"
 
 
+@pytest.mark.usefixtures("isolated_tasks")
 def test_decorating_a_celery_task_declares_the_task() -> None:
     @cron("@daily")
     @shared_task(name="shop.declared")
@@ -189,6 +190,7 @@ def test_decorating_a_celery_task_declares_the_task() -> None:
     assert targets.get("shop.declared").kind is TargetKind.TASK
 
 
+@pytest.mark.usefixtures("isolated_tasks")
 def test_decorating_a_class_based_celery_task_declares_it() -> None:
     from celery import Task, current_app
 

@@ -24,6 +24,7 @@ from django_dcron import checks, conf, control, cron, targets
 from django_dcron.checks import jobs, reporting, services
 from django_dcron.dispatch import celery_setup as dispatch
 from django_dcron.dispatch import make_dispatcher
+from django_dcron.jobs import sync
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
 from django_dcron.schedules import public_holidays
@@ -262,6 +263,20 @@ def test_e013_if_the_job_is_not_in_the_database_either() -> None:
     assert "job b" in message.msg
     assert "'stord'" in message.msg
     assert "'stored'" in message.msg
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("check_of_the_database")
+def test_no_e013_after_the_rename_of_an_earlier_job() -> None:
+    """The stored job follows the renamed job, so the sync doesn't refuse it."""
+    stored = make_job(name="stored")
+    with targets.isolated_registry():
+        cron("@daily", name="a", after={"stored": "succeeded"})(report)
+        sync.apply(sync.plan())
+        stored.name = "renamed"
+        control.save(stored)
+        assert checks.check_declarations_in_database(None, databases=["default"]) == []
+        assert Job.objects.get(name="a").after == {"renamed": "succeeded"}
 
 
 def test_w018_is_not_reported_for_a_job_of_a_task_module(monkeypatch: pytest.MonkeyPatch) -> None:

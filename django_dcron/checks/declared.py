@@ -59,7 +59,7 @@ def check_declarations(
 def check_declarations_in_database(
     app_configs: Sequence[AppConfig] | None, databases: Sequence[str] | None = None, **options: Any
 ) -> list[CheckMessage]:
-    """Check the declared jobs as ``dcron sync --check`` does, and the names in ``after``.
+    """Check the declared jobs as ``dcron sync --check`` does, including the names in ``after``.
 
     Runs only in the command ``check --database``. ``migrate`` and ``test`` must neither import task
     modules nor fail because a job that only production has is missing in their database.
@@ -75,7 +75,7 @@ def check_declarations_in_database(
         found = [*_unknown()]
     elif targets.declarations():
         tasks = celery_tasks.known_tasks(finalize=True)
-        found = [*_unknown_in_database(using), *_refused(tasks)]
+        found = [*_refused(tasks)]
     else:
         found = []
     return [*map(with_docs_link, map(without_secrets, found))]
@@ -98,36 +98,19 @@ def _not_imported(problem: str) -> Iterator[CheckMessage]:
         )
 
 
-def _unknown_in_database(using: str) -> Iterator[CheckMessage]:
-    """Report the names in ``after`` that neither the code nor the database has."""
-    from django_dcron.models import Job
-
-    unknown = _unknown_names()
-    rows = Job.objects.using(using).values_list("namespace", "name") if unknown else ()
-    stored = {label_of(*key) for key in rows}
-    for declaration, label in unknown:
-        if label_of(*split_label(label)) not in stored:
-            near = did_you_mean(label, {*_names(), *stored} - {str(declaration)})
-            yield Error(
-                f"@cron job {declaration}: after names {label!r}, but no such job exists.{near}",
-                hint="Correct the name. dcron sync refuses the job until then.",
-                id="django_dcron.E013",
-            )
-
-
 def _refused(tasks: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    """Report the jobs that sync refuses, except those that E013 or W021 reports."""
+    """Report the jobs that sync refuses, except those that W021 reports."""
     from django_dcron.jobs import sync
 
     reported = {declaration.key for declaration, _ in _rejected_arguments(tasks)}
     declared = {declaration.key for declaration in targets.declarations()}
     for change in sync.plan():
-        details = [text for text in change.details if not text.startswith(sync.UNKNOWN_PREDECESSOR)]
-        if change.is_problem and change.key in declared - reported and details:
-            yield Warning(
-                f"@cron job {change.job}: dcron sync refuses it: {'; '.join(details)}",
+        if change.is_problem and change.key in declared - reported:
+            unknown = change.names_unknown_job
+            yield (Error if unknown else Warning)(
+                f"@cron job {change.job}: dcron sync refuses it: {'; '.join(change.details)}",
                 hint="Correct the declaration. Until then, the job isn't created or updated.",
-                id="django_dcron.W027",
+                id="django_dcron.E013" if unknown else "django_dcron.W027",
             )
 
 

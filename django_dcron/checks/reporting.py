@@ -83,7 +83,7 @@ PAGES = {
     "E011": "how-to/project-setup.md#a-second-database",
     "E012": "how-to/chains.md",
     "E013": "how-to/chains.md",
-    "I001": "upgrading.md",
+    "I001": "how-to/deployment.md#deploy-without-downtime",
     "W001": "reference/settings.md#execution",
     "W002": "tutorial/first-job.md#change-the-settings",
     "W003": "reference/settings.md#how-targets-are-found",

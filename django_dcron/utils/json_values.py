@@ -71,21 +71,15 @@ _OTHER_ADVICE = "Use text, a number, True, False, None, a list or a dict."
 
 
 def same_json(one: Any, other: Any) -> bool:
-    """Return whether both values are equal as JSON.
-
-    ``true`` differs from 1, but 1.0 equals 1, because PostgreSQL stores 1.0 as 1.
-    """
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same_json, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same_json(one[name], other[name]) for name in one)
-    return bool(one == other)
+    """Return whether both values are equal as JSON. See ``json_identity``."""
+    return json_identity(one) == json_identity(other)
 
 
 def json_identity(value: Any) -> Hashable:
-    """Return a hashable value, which is the same for values that are equal as JSON."""
+    """Return a hashable value, which is the same for values that are equal as JSON.
+
+    ``true`` differs from 1, but 1.0 equals 1, because PostgreSQL stores 1.0 as 1.
+    """
     if isinstance(value, bool):
         return (bool, value)
     if isinstance(value, list | tuple):

@@ -26,7 +26,6 @@ from django_dcron.jobs.sync.comparison import (
     is_still_declared,
     plan,
 )
-from django_dcron.jobs.sync.predecessors import UNKNOWN_PREDECESSOR
 from django_dcron.jobs.sync.writing import apply
 from django_dcron.models.job_states import DECLARED_DISABLED, NO_LONGER_DECLARED
 
@@ -34,7 +33,6 @@ __all__ = [
     "DECLARED_DISABLED",
     "NOTHING_DECLARED",
     "NO_LONGER_DECLARED",
-    "UNKNOWN_PREDECESSOR",
     "ChangeKind",
     "SyncChange",
     "apply",

@@ -46,6 +46,8 @@ class SyncChange:
     pk: int = 0
     version: int = 0
     """Version of the compared row; 0 if there was none."""
+    names_unknown_job: bool = False
+    """Whether ``after`` names a job that neither the code nor the database has."""
 
     @property
     def is_difference(self) -> bool:
@@ -63,6 +65,7 @@ class SyncChange:
 
 def messages_of(error: ValidationError) -> tuple[str, ...]:
     """Return one line for each message, with the name of its field."""
+    # ``update_error_dict`` has the messages by field, even if the error has no ``error_dict``.
     return tuple(
         f"{name}: {message}" if name != NON_FIELD_ERRORS else message
         for name, errors in error.update_error_dict({}).items()

@@ -17,7 +17,6 @@ from django_dcron.policies.chains import in_dependency_order
 from django_dcron.policies.job_labels import label_of, split_label
 from django_dcron.utils.suggestions import did_you_mean
 
-UNKNOWN_PREDECESSOR = "after: There is no job "
 WITH_NAMESPACE = " To name a job outside the namespace default, write namespace/name."
 
 
@@ -35,7 +34,7 @@ def refuse_unknown_predecessors(changes: Sequence[SyncChange]) -> list[SyncChang
         return list(changes)
     stored = set(Job.objects.using(alias_for(Job)).values_list("namespace", "name"))
     names = {label_of(*key) for key in declared | stored}
-    details = {}
+    details, unknown = {}, set()
     for key in in_dependency_order(after):
         found = tuple(
             f"after: waits for {label}, which is refused"
@@ -47,8 +46,16 @@ def refuse_unknown_predecessors(changes: Sequence[SyncChange]) -> list[SyncChang
         if found:
             details[key] = found
             refused.add(key)
+        if not after[key].keys() <= declared | stored:
+            unknown.add(key)
     return [
-        replace(change, kind=ChangeKind.INVALID, details=details[change.key], values={})
+        replace(
+            change,
+            kind=ChangeKind.INVALID,
+            details=details[change.key],
+            values={},
+            names_unknown_job=change.key in unknown,
+        )
         if change.is_difference and change.key in details
         else change
         for change in changes
@@ -56,4 +63,4 @@ def refuse_unknown_predecessors(changes: Sequence[SyncChange]) -> list[SyncChang
 
 
 def _why_unknown(label: str, names: set[str]) -> str:
-    return f"{UNKNOWN_PREDECESSOR}{label!r}.{did_you_mean(label, names) or WITH_NAMESPACE}"
+    return f"after: There is no job {label!r}.{did_you_mean(label, names) or WITH_NAMESPACE}"

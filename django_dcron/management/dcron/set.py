@@ -118,8 +118,9 @@ def _set_many(
     parsed = {job.pk: _parsed(assignments, job, now) for job in selected.rows}
     if any(field.name == "name" for values in parsed.values() for field in values):
         _refuse(["name: Several jobs are selected. Rename each job with its own command."])
-    changed = [job for job in selected.rows if _differs(job, parsed[job.pk])]
-    unchanged = [job for job in selected.rows if not _differs(job, parsed[job.pk])]
+    differs = {job.pk: _differs(job, parsed[job.pk]) for job in selected.rows}
+    changed = [job for job in selected.rows if differs[job.pk]]
+    unchanged = [job for job in selected.rows if not differs[job.pk]]
     _check_values(changed, parsed)
     plan = Plan(
         [bulk_actions.action_on_job(job) for job in changed],
@@ -180,12 +181,8 @@ def _save_many(
             results.append(_with_fields(error, job))
             continue
         changes = _changes(before[position], portable_document(job))
-        fields = {
-            "dry_run": is_dry,
-            "changes": _redacted(changes),
-            "next_at": iso(next_at.get(job.pk)),
-        }
-        results.append(ActionOutcome("; ".join(_change_texts(changes)), fields))
+        document = _document(changes, next_at.get(job.pk), is_dry=is_dry)
+        results.append(ActionOutcome("; ".join(_change_texts(changes)), document))
     return results
 
 
@@ -206,8 +203,7 @@ def _set_one(
         next_after = _save(job, values, is_dry=is_dry)
     changes = _changes(before, portable_document(job))
     if output.is_json:
-        changed = {"changes": _redacted(changes), "next_at": iso(next_after)}
-        output.json({"version": 1, **label, "dry_run": is_dry, **changed})
+        output.json({"version": 1, **label, **_document(changes, next_after, is_dry=is_dry)})
         return
     for text in _change_texts(changes):
         output.line(f"{label['job']}: {text}", GOOD)
@@ -344,8 +340,12 @@ def _differs(job: Job, values: Mapping[DocumentField, Any]) -> bool:
     return any(not field.is_same(field.value_of(job), value) for field, value in values.items())
 
 
-def _redacted(changes: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
-    return {name: JOB_FIELDS[name].redacted_change(*values) for name, values in changes.items()}
+def _document(
+    changes: Mapping[str, tuple[Any, Any]], next_at: datetime | None, *, is_dry: bool
+) -> dict[str, Any]:
+    """Return the fields of the JSON output for a job, without secrets."""
+    redacted = {name: JOB_FIELDS[name].redacted_change(*each) for name, each in changes.items()}
+    return {"dry_run": is_dry, "changes": redacted, "next_at": iso(next_at)}
 
 
 def _change_texts(changes: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:

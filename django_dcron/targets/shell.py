@@ -4,7 +4,8 @@ The setting defines each command as a list of arguments. No shell interprets the
 
 Invariants:
 
-- The child leads its own process group. No process of the group survives an interruption.
+- The child leads its own process group. No process of the group survives an interruption, or the
+  death of the process that started it.
 - A job's arguments replace ``"{}"`` in the list. Without ``"{}"``, the command accepts none.
 - An argument that begins with ``-`` could be an option of the program. It is accepted only if the
   list has ``"--"`` before ``"{}"``, which ends the options for programs that follow POSIX.
@@ -26,6 +27,7 @@ from typing import IO, Any, cast
 from django_dcron.conf import ARGUMENTS_PLACEHOLDER, settings
 from django_dcron.exceptions import DcronError, InvalidArguments
 from django_dcron.targets.base import Invocation, Target, TargetKind
+from django_dcron.targets.process_guard import ProcessGuard
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -137,12 +139,16 @@ class ShellTarget(Target):
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        guard = None
         try:
+            guard = ProcessGuard(process.pid, TERMINATION_SECONDS)
             last = _copy_output(process)
         except BaseException:
             _end_group(process)
             raise
         finally:
+            if guard is not None:
+                guard.dismiss()
             _output(process).close()
         if process.returncode:
             raise ShellFailed(self.name, process.returncode, last[:LAST_LINE_LIMIT])

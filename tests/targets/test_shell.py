@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,7 +14,9 @@ from pytest_django import Settings
 
 from django_dcron import targets
 from django_dcron.exceptions import InvalidArguments, RunCancelled, UnknownTarget
-from django_dcron.targets import Invocation, ShellFailed, TargetKind, shell
+from django_dcron.targets import Invocation, ShellFailed, TargetKind, process_guard, shell
+from django_dcron.targets.process_guard import ProcessGuard
+from tests.docs.test_documents import ROOT
 from tests.refusals import refusal
 from tests.waiting import TIMEOUT
 
@@ -216,3 +219,59 @@ def test_interruption_kills_the_whole_process_group(
     assert len(ended) == 1
     for pid in map(int, pids.read_text().split()):
         wait_for(lambda pid=pid: gone(pid), 30)
+
+
+@pytest.mark.parametrize(
+    ("trap", "seconds"), [("trap 'echo ended > ended; exit' TERM;", 60), ("trap '' TERM;", 0)]
+)
+def test_death_of_the_process_ends_the_whole_process_group(
+    tmp_path: Path, trap: str, seconds: int
+) -> None:
+    """A command that handles SIGTERM can end by itself. Otherwise, it is killed."""
+    command = f"{trap} sleep 600 & echo $$ $! > pids; echo up; wait"
+    code = (
+        "from django_dcron.targets import Invocation, shell\n"
+        f"shell.TERMINATION_SECONDS = {seconds}\n"
+        f"shell.ShellTarget('job', ['sh', '-c', {command!r}]).call(Invocation())"
+    )
+    with subprocess.Popen(
+        python(code),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"up\n"
+        process.kill()
+    for pid in map(int, (tmp_path / "pids").read_text().split()):
+        wait_for(lambda pid=pid: gone(pid), TIMEOUT)
+    assert (tmp_path / "ended").exists() == bool(seconds)
+
+
+def test_guard_exits_with_the_command(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guards: list[ProcessGuard] = []
+
+    class RecordedGuard(ProcessGuard):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            guards.append(self)
+
+    monkeypatch.setattr(shell, "ProcessGuard", RecordedGuard)
+    run(settings, ["sh", "-c", "sleep 600 > /dev/null 2>&1 & echo $!"])
+    pid = int(capsys.readouterr().out)
+    assert not gone(pid), "the guard ended a process that the command left in the background"
+    os.kill(pid, signal.SIGKILL)
+    (guard,) = guards
+    assert guard._process
+    assert guard._process.returncode == 0
+
+
+def test_command_runs_without_a_guard_where_there_is_no_sh(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process_guard, "SHELL", "/nonexistent/sh")
+    run(settings, ["true"])
+    assert "shell command has no guard" in caplog.text
+    assert "/nonexistent/sh" in caplog.text

@@ -859,6 +859,22 @@ def test_selection_does_not_resume_undeclared_jobs() -> None:
     assert paused_jobs() == set()
 
 
+def test_job_named_next_to_a_pattern_is_changed_as_if_named_alone() -> None:
+    gone, named, matched = (make_job(name=name) for name in ("gone", "named", "feed-a"))
+    make_job(name="feed-b")
+    control.pause(gone, NO_LONGER_DECLARED)
+    control.pause(named, "incident")
+    control.pause(matched, "incident")
+    assert call("pause", "named", "feed-*", "--reason", "deploy", "--yes")[0] == 0
+    reasons = dict(Job.objects.values_list("name", "pause_reason"))
+    assert {name for name, reason in reasons.items() if reason.startswith("deploy")} == {
+        "named",
+        "feed-b",
+    }
+    assert call("resume", "gone", "feed-*", "--yes")[0] == 0
+    assert paused_jobs() == {"named"}
+
+
 @pytest.mark.parametrize(("answer", "code", "paused"), [("y", 0, 2), ("", 1, 0), ("no", 1, 0)])
 def test_selection_asks_for_confirmation_on_terminal(
     answer: str, code: int, paused: int, monkeypatch: pytest.MonkeyPatch

@@ -115,9 +115,7 @@ def skipped_jobs(
 
     ``why`` returns the reason, or None.
     """
-    if not selected.by_criteria:
-        return {}
-    reasons = {job: why(job) for job in selected.rows}
+    reasons = {job: why(job) for job in selected.rows if job not in selected.named}
     return {
         job.pk: SkippedRow(job_keys(job), str(job), str(reason))
         for job, reason in reasons.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -50,14 +50,14 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     until = option_values.parse_end(options, now)
     selected = select(options, find_job)
     reason = bulk_actions.reason_with_user(options["reason"])
-    # As in the admin, a pause of many jobs doesn't replace the reason and end of another pause.
-    # Neither does a pause without a reason and an end. Automatic pauses are always replaced.
-    replace = not selected.by_criteria and bool(options["reason"] or until)
+    # As in the admin, only the pause of a named job replaces the reason and end of another pause,
+    # if it has a reason or an end itself. Automatic pauses are always replaced.
+    replacing = {job.pk for job in selected.named} if options["reason"] or until else set()
     skipped = bulk_actions.skipped_jobs(selected, why_not_paused)
     plan = Plan(
         [bulk_actions.action_on_job(job) for job in selected.rows if job.pk not in skipped],
         "pause",
-        lambda jobs: _pause(jobs, reason, until, replace=replace),
+        lambda jobs: _pause(jobs, reason, until, replacing),
         bulk_actions.JOBS_AT_ONCE,
         skipped=[*skipped.values()],
     )
@@ -65,19 +65,24 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _pause(
-    jobs: Sequence[Job], reason: str, until: datetime | None, *, replace: bool
+    jobs: Sequence[Job], reason: str, until: datetime | None, replacing: Collection[int]
 ) -> list[ActionOutcome | Exception]:
+    """Pause the jobs. ``replacing``: the jobs whose earlier pause is replaced, by primary key."""
     earlier: list[dict[str, Any] | None] = [
         None if job.enabled else {"reason": job.pause_reason, "until": job.paused_until}
         for job in jobs
     ]
     wanted = {"reason": reason, "until": until}
-    refused = control.pause_many(jobs, reason, until, replace=replace)
+    refused: dict[int, Exception] = {}  # by primary key
+    for replace in (False, True):
+        group = [job for job in jobs if (job.pk in replacing) is replace]
+        errors = control.pause_many(group, reason, until, replace=replace)
+        refused |= {group[position].pk: error for position, error in errors.items()}
     return [
         _unchanged(**before)
-        if before and (_is_paused(refused.get(position)) or before == wanted)
-        else refused.get(position) or _done(reason, until, before)
-        for position, before in enumerate(earlier)
+        if before and (_is_paused(refused.get(job.pk)) or before == wanted)
+        else refused.get(job.pk) or _done(reason, until, before)
+        for job, before in zip(jobs, earlier, strict=True)
     ]
 
 

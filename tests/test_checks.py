@@ -27,6 +27,7 @@ from django_dcron.dispatch import make_dispatcher
 from django_dcron.jobs import sync
 from django_dcron.models import Calendar, Job
 from django_dcron.models.calendar import read_dates
+from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.schedules import public_holidays
 from django_dcron.targets import commands, declaration, functions
 from django_dcron.utils.docs_links import DOCS
@@ -236,6 +237,12 @@ def report() -> None:
     """A function to declare."""
 
 
+@pytest.fixture
+def check_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["manage.py", "check"])
+
+
+@pytest.mark.usefixtures("check_command")
 def test_w018_for_an_after_that_no_code_declares() -> None:
     (message,) = declared_messages(orders={}, invoices={"oders": "succeeded"})
     assert message.id == "django_dcron.W018"
@@ -279,6 +286,7 @@ def test_no_e013_after_the_rename_of_an_earlier_job() -> None:
         assert Job.objects.get(name="a").after == {"renamed": "succeeded"}
 
 
+@pytest.mark.usefixtures("check_command")
 def test_w018_is_not_reported_for_a_job_of_a_task_module(monkeypatch: pytest.MonkeyPatch) -> None:
     def import_task_modules() -> str:
         cron("@daily", name="orders")(report)
@@ -310,18 +318,28 @@ def task_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.django_db
 @pytest.mark.usefixtures("isolated_tasks", "task_module")
 @pytest.mark.parametrize(
-    ("arguments", "codes"),
+    ("arguments", "code_of_name"),
     [
-        ((), {"W018", "W021", "W024", "W026"}),
-        (("--database", "default"), {"E013", "W021", "W024", "W026"}),
+        ("", "W018"),
+        ("--database default", "E013"),
+        ("--data=default", "E013"),
+        ("--deploy", "W018"),
+        ("--database default --tag compatibility", "W018"),
+        ("--database default -tcompatibility", "W018"),
     ],
 )
 def test_command_check_sees_the_jobs_of_task_modules(
-    arguments: tuple[str, ...], codes: set[str], monkeypatch: pytest.MonkeyPatch
+    arguments: str, code_of_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["manage.py", "check", *arguments])
-    databases = [*arguments[1:]] or None
-    found = [str(message.id) for message in run_checks(databases=databases)]
+    monkeypatch.setattr(sys, "argv", ["manage.py", "check", *arguments.split()])
+    found = [
+        str(message.id)
+        for message in run_checks(
+            tags=["compatibility"] if "compatibility" in arguments else None,
+            databases=["default"] if "default" in arguments else None,
+        )
+    ]
+    codes = {code_of_name, "W021", "W024", "W026"}
     assert sorted(each for each in found if "dcron" in each) == [
         f"django_dcron.{code}" for code in sorted(codes)
     ]
@@ -337,6 +355,7 @@ def test_other_commands_do_not_import_the_task_modules(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["manage.py", command])
     monkeypatch.setattr(targets, "discovery_problem", lambda: pytest.fail("imported"))
+    cron("@daily", name="follows", after={"of-a-task-module": "succeeded"})(report)
     assert not [each for each in run_checks(databases=databases) if "@cron" in each.msg]
 
 
@@ -608,7 +627,8 @@ def test_w022_for_a_channel_that_needs_apprise(
         ("slack://secret", ""),
         ("JSON://secret", ""),
         ("https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ", ""),
-        ("slakc://secret", "'slakc'"),
+        ("slakc://secret", "'slakc'. Did you mean 'slack'"),
+        ("xoxb-12345-secret://foo", "doesn't support its scheme"),
         ("http://secret", "json://HOST/PATH"),
         ("HTTPS://secret", "jsons://HOST/PATH"),
         ("https://example.com/?token=secret", "?-NAME=VALUE"),
@@ -835,7 +855,7 @@ def test_jobs_are_not_checked_before_the_migrations_of_a_new_release(
     """``migrate`` runs the checks before it adds the columns that they read."""
     Job.objects.create(name="a", schedule="@daily", target="gone")
     with targets.isolated_registry():
-        cron("@daily", max_attempts=0)(report)
+        cron("@daily", max_attempts=0, after={"stored": "ended"})(report)
         recorder = MigrationRecorder(connection)
         for app, name in MigrationLoader(connection).graph.leaf_nodes("django_dcron"):
             recorder.record_unapplied(app, name)
@@ -908,6 +928,25 @@ def test_check_of_the_database_reports_invalid_channels(settings: Settings, chan
     with pytest.raises(SystemCheckError) as raised:
         call_command("check", databases=["default"])
     assert re.findall(r"django_dcron\.([EW]\d+)", str(raised.value)) == ["E001"]
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("channels", "valid"),
+    [
+        (["slack://T1/hunter2"], []),
+        ({"T1JJ/hunter2": {"mail": ["a@b.c"]}, "ops": {"mail": ["a@b.c"]}}, ["ops"]),
+        ({"chat": {"apprise": 8899}, "ops": {"mail": ["a@b.c"]}}, ["ops"]),
+    ],
+)
+def test_invalid_channels_are_neither_read_nor_named_in_errors(
+    settings: Settings, channels: Any, valid: list[str]
+) -> None:
+    settings.DCRON_ALERT_CHANNELS = channels
+    assert [*conf.settings.ALERT_CHANNELS] == valid
+    with pytest.raises(InvalidRule) as raised:
+        read_rules([{"on": "failed", "to": ["opps"]}], conf.settings.ALERT_CHANNELS, of_job=True)
+    assert "DCRON_ALERT_CHANNELS" in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
 

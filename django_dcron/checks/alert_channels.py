@@ -16,8 +16,10 @@ from django.core.checks import CheckMessage, Tags, Warning, register
 
 from django_dcron.checks.reporting import with_docs_link
 from django_dcron.conf import Settings, settings
+from django_dcron.utils.suggestions import did_you_mean
 
 SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]{0,30}")
+WEB_SCHEMES = ("http", "https")
 
 
 @register(Tags.database)
@@ -54,20 +56,21 @@ def _unsupported_schemes() -> Iterator[CheckMessage]:
             or any(service.parse_native_url(url) for service in services.plugins())
         ):
             continue
-        # Text that isn't a scheme may be a secret.
         has_scheme = separator and SCHEME.fullmatch(scheme)
-        problem = (
-            f"apprise doesn't support the scheme {scheme!r}"
-            if has_scheme
-            else "it doesn't begin with a scheme"
-        )
+        near = did_you_mean(scheme, services.schemas()) if has_scheme else ""
+        if not has_scheme:
+            problem = "it doesn't begin with a scheme"
+        elif near or scheme.lower() in WEB_SCHEMES:
+            problem = f"apprise doesn't support the scheme {scheme!r}{near and f'.{near}'}"
+        else:  # it may be a secret
+            problem = "apprise doesn't support its scheme"
         yield Warning(
             f"DCRON_ALERT_CHANNELS: a URL of {name!r} isn't supported ({problem}), so its alerts "
             "aren't sent.",
             hint=(
                 "For a webhook, write json://HOST/PATH, or jsons://HOST/PATH for HTTPS. Put a "
                 "minus before the name of each query parameter: ?-NAME=VALUE."
-                if scheme.lower() in ("http", "https")
+                if scheme.lower() in WEB_SCHEMES
                 else "Correct the URL, such as slack://... A custom service must be registered "
                 "when Django starts."
             ),

@@ -35,17 +35,16 @@ def check_declarations(
     """Check ``after`` and the arguments of the jobs, and whether a ``cron.py`` is never imported.
 
     The check imports the task modules, which may declare further jobs, only in the command
-    ``check``, where a node starts, or if a declaration names an unknown job. Otherwise, every
-    command would wait for the import, and a module that can't be imported yet would affect
-    ``migrate``.
+    ``check`` and where a node starts. Otherwise, every command would wait for the import, and a
+    module that can't be imported yet would affect ``migrate``.
     """
     is_thorough = node_starts() or is_check_command()
     found: list[CheckMessage] = []
-    if is_thorough or _unknown_names():
+    if is_thorough:
         found += _not_imported(targets.discovery_problem())
+        if not _reads_database():  # otherwise, ``check_declarations_in_database`` checks the names
+            found += _unknown()
     tasks = celery_tasks.known_tasks(finalize=is_thorough)
-    if not _reads_database():
-        found += _unknown()  # otherwise, ``check_declarations_in_database`` checks the names
     found += [
         *_cycles(),
         *modules_not_installed(),
@@ -71,8 +70,10 @@ def check_declarations_in_database(
         return []
     targets.discovery_problem()  # first, as it imports task modules, which declare jobs
     using = alias_for(Job)
-    if using not in databases or not has_current_tables(using):
+    if using not in databases:
         found = [*_unknown()]
+    elif not has_current_tables(using):
+        found = []  # I001 says that migrations are pending
     elif targets.declarations():
         tasks = celery_tasks.known_tasks(finalize=True)
         found = [*_refused(tasks)]
@@ -82,11 +83,18 @@ def check_declarations_in_database(
 
 
 def _reads_database() -> bool:
-    """Return whether the command is ``check --database``.
+    """Return whether the command is ``check --database`` without ``--tag``.
 
     Since Django 6.1, ``databases`` also has values without that option.
     """
-    return is_check_command() and any(word.startswith("--database") for word in sys.argv[2:])
+    if not is_check_command():
+        return False
+    options = [word.partition("=")[0] for word in sys.argv[2:] if word.startswith("-")]
+    by_tag = any(option.startswith(("-t", "--t")) for option in options)
+    # Abbreviations are allowed. ``--d`` could be ``--deploy``, too.
+    return not by_tag and any(
+        option.startswith("--da") and "--database".startswith(option) for option in options
+    )
 
 
 def _not_imported(problem: str) -> Iterator[CheckMessage]:

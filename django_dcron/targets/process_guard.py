@@ -14,7 +14,7 @@ import os
 import subprocess
 from contextlib import suppress
 
-logger = logging.getLogger("django_dcron.targets")
+logger = logging.getLogger("django_dcron.runs")
 
 SHELL = "/bin/sh"
 SCRIPT = """

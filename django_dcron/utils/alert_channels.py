@@ -34,6 +34,7 @@ class AlertChannels(Setting[Channels]):
     """The channels by name.
 
     A single address or URL is read as a list. Whitespace around addresses and URLs is removed.
+    Invalid channels are omitted, because errors list the names, and an invalid one may be a secret.
     """
 
     def __init__(self) -> None:
@@ -48,13 +49,15 @@ class AlertChannels(Setting[Channels]):
     def __get__(self, instance: object, owner: type | None = None) -> Channels:
         channels = super().__get__(instance, owner)
         if not isinstance(channels, dict):
-            return channels  # the checks report it
-        return {name: _with_lists(channel) for name, channel in channels.items()}
+            return {}
+        read = ((name, _with_lists(channel)) for name, channel in channels.items())
+        return {name: channel for name, channel in read if not any(_problems({name: channel}))}
 
     def problem(self) -> str | None:
         if found := super().problem():
             return found
-        return next((f"{self.name}: {found}." for found in _problems(self.__get__(None))), None)
+        channels = {name: _with_lists(channel) for name, channel in super().__get__(None).items()}
+        return next((f"{self.name}: {found}." for found in _problems(channels)), None)
 
 
 def _with_lists(channel: Any) -> Any:

@@ -44,7 +44,7 @@ def _first_not_json(value: Any, path: str) -> str:
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                return f"{path} has the key {key!r:.100}. Use text as key."
+                return f"{path} has a key of type {type(key).__name__}. Use text as key."
             if problem := _first_not_json(inner, f"{path}[{key!r:.100}]"):
                 return problem
     elif isinstance(value, list | tuple):

@@ -65,7 +65,7 @@ def _answer(**queries: str) -> object:
 
 def restore_lock_limit() -> None:
     """Do for a session of MariaDB what a rollback does on PostgreSQL."""
-    names = ("innodb_lock_wait_timeout", "idle_transaction_timeout")
+    names = ("innodb_lock_wait_timeout", "idle_transaction_timeout", "lock_wait_timeout")
     query = "SET " + ", ".join(f"SESSION {name} = DEFAULT" for name in names)
     # A cursor of the driver, because Django's refuses statements in a broken transaction. The test
     # may have broken the connection, too.

@@ -26,6 +26,9 @@ from django_dcron.db.transaction_limits import (
     local_limits_query,
 )
 
+READ_TIMEOUT = timedelta(minutes=1)
+"""How long a process may be idle between two reads of ``limited_lock_waits``."""
+
 
 class WaitLimits:
     """Limits of a thread that owns its connection, until ``lift``.
@@ -142,6 +145,20 @@ def brief_transaction(
 
 
 @contextmanager
+def limited_lock_waits(using: str, lock: timedelta) -> Iterator[None]:
+    """Let the reads in the block wait for at most ``lock`` if a table is locked.
+
+    They then fail as contention. An ``ALTER TABLE``, for example, locks its table. Within a
+    transaction, and on SQLite, where a transaction could lock the database, there is no limit.
+    """
+    if connections[using].in_atomic_block or connections[using].vendor == "sqlite":
+        yield
+        return
+    with brief_transaction(using, READ_TIMEOUT, lock=lock):
+        yield
+
+
+@contextmanager
 def _mariadb_limits(using: str, timeout: timedelta, lock: timedelta | None) -> Iterator[None]:
     """Set MariaDB's session limits and restore them afterwards.
 
@@ -153,7 +170,7 @@ def _mariadb_limits(using: str, timeout: timedelta, lock: timedelta | None) -> I
         return
     limits = {"idle_transaction_timeout": timeout}
     if lock is not None:
-        limits["innodb_lock_wait_timeout"] = lock
+        limits |= {"innodb_lock_wait_timeout": lock, "lock_wait_timeout": lock}
     with connection.cursor() as cursor:
         saved = (f"@dcron_{name} = @@SESSION.{name}" for name in limits)
         new = (

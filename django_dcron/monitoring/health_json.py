@@ -8,8 +8,8 @@ from django_dcron.diagnosis import cluster
 from django_dcron.jobs.representation import to_json
 from django_dcron.models import Node
 from django_dcron.policies.health.facts import FreezeFacts
-from django_dcron.policies.health.problems import Issue
-from django_dcron.policies.health.verdict import Verdict
+from django_dcron.policies.health.problems import Issue, Severity
+from django_dcron.policies.health.verdict import SystemStatus, Verdict
 
 LISTED = 200
 """Maximum number of nodes to list."""
@@ -33,6 +33,25 @@ def verdict_as_json(verdict: Verdict) -> dict[str, Any]:
         "queued": facts.queued,
         "last_start": to_json(facts.last_start),
         "freezes": [_freeze(freeze) for freeze in facts.freezes],
+    }
+
+
+def error_as_json(code: str, reason: str) -> dict[str, Any]:
+    """Return the object for a database that can't be read, so that there is no verdict."""
+    return {
+        "status": SystemStatus.UNFIT.value,
+        "summary": reason,
+        "reasons": [reason],
+        "problems": [
+            {
+                "code": code,
+                "severity": Severity.ERROR.value,
+                "summary": reason,
+                "remedy": "",
+                "since": None,
+                "figures": {},
+            }
+        ],
     }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
@@ -19,8 +20,12 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from django_dcron.db.contention import is_contention
 from django_dcron.db.errors import in_one_line
+from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import limited_lock_waits
 from django_dcron.diagnosis.system_health import read_facts
+from django_dcron.models import Run
 from django_dcron.monitoring import health_json
 from django_dcron.monitoring.http.response import RenderedResponse, json_response, text_response
 from django_dcron.monitoring.migration_check import missing_migration
@@ -29,6 +34,9 @@ from django_dcron.policies.health.verdict import SystemStatus, assess
 logger = logging.getLogger("django_dcron.monitoring")
 
 DATABASE_UNUSABLE = "the database is unreachable or lacks the tables of django_dcron; see the log"
+DATABASE_LOCKED = "another session has locked tables of django_dcron in the database; see the log"
+LOCK_TIMEOUT = timedelta(seconds=2)
+"""How long ``health`` waits for a locked table."""
 
 View = Callable[[HttpRequest], HttpResponse]
 
@@ -70,21 +78,19 @@ def readyz(request: HttpRequest) -> RenderedResponse:
 def health(request: HttpRequest) -> RenderedResponse:
     """Return the health verdict that the dashboard and ``dcron doctor`` also show."""
     try:
-        facts = read_facts()
-        sees_nodes = _may(request, "view_node")
-        verdict = assess(facts.visible(jobs=_may(request, "view_job"), nodes=sees_nodes))
-        content = health_json.verdict_as_json(verdict)
-        if sees_nodes:
-            content["nodes"] = health_json.nodes_as_json()
+        sees_jobs, sees_nodes = _may(request, "view_job"), _may(request, "view_node")
+        with limited_lock_waits(alias_for(Run), LOCK_TIMEOUT):
+            verdict = assess(read_facts().visible(jobs=sees_jobs, nodes=sees_nodes))
+            content = health_json.verdict_as_json(verdict)
+            if sees_nodes:
+                content["nodes"] = health_json.nodes_as_json()
         return json_response(content, healthy=verdict.status is not SystemStatus.UNFIT)
     except (DatabaseError, InterfaceError) as error:
         _log(error)
-        content = {
-            "status": SystemStatus.UNFIT.value,
-            "summary": DATABASE_UNUSABLE,
-            "reasons": [DATABASE_UNUSABLE],
-        }
-        return json_response(content, healthy=False)
+        is_locked = is_contention(error)
+        code = "database_locked" if is_locked else "database_unusable"
+        reason = DATABASE_LOCKED if is_locked else DATABASE_UNUSABLE
+        return json_response(health_json.error_as_json(code, reason), healthy=False)
 
 
 def _may(request: HttpRequest, permission: str) -> bool:

@@ -211,19 +211,14 @@ def _log_late(run: Run, attempt: int, ending: Ending) -> None:
         run.job.max_attempts,
         ending.outcome.value,
         run.pk,
-        extra=_log_fields("late_outcome", run, attempt, ending),
+        extra={
+            "event": "late_outcome",
+            "job": str(run.job),
+            "run": str(run.pk),
+            "attempt": attempt,
+            "outcome": ending.outcome.value,
+        },
     )
-
-
-def _log_fields(event: str, run: Run, attempt: int, ending: Ending) -> dict[str, Any]:
-    """Return the fields of a log record for machines."""
-    return {
-        "event": event,
-        "job": str(run.job),
-        "run": str(run.pk),
-        "attempt": attempt,
-        "outcome": ending.outcome.value,
-    }
 
 
 def _retry_text(run: Run, attempt: int, ending: Ending, retry_in: timedelta | None) -> str:
@@ -252,7 +247,13 @@ def _log_ended(run: Run, attempt: int, ending: Ending, retry_in: timedelta | Non
         # The traceback isn't logged here: `dcron history RUN` shows it.
         f" run={run.pk}" if level == logging.WARNING else "",
         f" error={ending.reason}" if ending.reason else "",
-        extra=_log_fields("attempt_ended", run, attempt, ending),
+        extra={
+            "event": "attempt_ended",
+            "job": str(run.job),
+            "run": str(run.pk),
+            "attempt": attempt,
+            "outcome": ending.outcome.value,
+        },
     )
 
 
@@ -267,7 +268,13 @@ def _log_ignored(run: Run, attempt: int, ending: Ending) -> None:
         ending.outcome.value,
         run.pk,
         f" error={ending.reason}" if ending.reason else "",
-        extra=_log_fields("outcome_ignored", run, attempt, ending),
+        extra={
+            "event": "outcome_ignored",
+            "job": str(run.job),
+            "run": str(run.pk),
+            "attempt": attempt,
+            "outcome": ending.outcome.value,
+        },
     )
 
 

@@ -19,7 +19,7 @@ The same facts answer three questions:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -93,6 +93,8 @@ class NodeFacts:
     draining: bool
     clock_doubt: float = 0.0
     """How far the database's clock has jumped, while cluster time doesn't follow it yet."""
+    blocked_steps: Mapping[str, float] = field(default_factory=dict)
+    """The steps of ticks that other transactions block for long, and for how long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ class NodeHealth:
             "tick_age": round(facts.tick_age, 3),
             "heartbeat_age": round(facts.heartbeat_age, 3),
             "hanging": sorted(facts.hanging),
+            "blocked_steps": sorted(facts.blocked_steps),
             "database_unreachable_since": _time(facts.database_unreachable_since),
             "lock_degraded": facts.lock_degraded,
             "broker_unreachable": facts.broker_unreachable,
@@ -199,6 +202,12 @@ def _warnings(facts: NodeFacts) -> list[str]:
     if facts.database_unreachable_since:
         since = f"{facts.database_unreachable_since:%Y-%m-%d %H:%M:%S} UTC"
         reasons.append(f"the database has been unreachable since {since}: {facts.database_error}")
+    if facts.blocked_steps:
+        seconds = max(facts.blocked_steps.values())
+        reasons.append(
+            "another transaction has locked rows or tables of django_dcron in the database: for "
+            f"{seconds:.0f} s, the node hasn't completed: {', '.join(sorted(facts.blocked_steps))}"
+        )
     if facts.lock_degraded:
         reasons.append("the lock server is unreachable: shards are assigned by hash")
     if facts.clock_doubt:

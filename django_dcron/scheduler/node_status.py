@@ -31,6 +31,7 @@ class NodeStatus:
         watchdog: Watchdog,
         backoff: TickBackoff,
         draining: Callable[[], bool],
+        blocked_steps: Callable[[], dict[str, float]],
     ):
         self._membership = membership
         self._agenda = agenda
@@ -38,6 +39,7 @@ class NodeStatus:
         self._watchdog = watchdog
         self._backoff = backoff
         self._draining = draining
+        self._blocked_steps = blocked_steps
         self._ticked = False
         self.since: datetime | None = None
         """When the node joined the cluster. None while it is starting."""
@@ -87,6 +89,7 @@ class NodeStatus:
             skew=self._clock.skew.total_seconds(),
             draining=self._draining(),
             clock_doubt=self._clock.doubt.total_seconds(),
+            blocked_steps=self._blocked_steps(),
         )
         # The longest normal time between two ticks, or between two heartbeats.
         interval = max(settings.TICK, settings.LEASE / 3)

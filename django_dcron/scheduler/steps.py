@@ -5,7 +5,8 @@ Invariants:
 - The steps run in the order of the list.
 - A step that another transaction blocks is skipped. The steps after it still run.
 - Any other error ends the tick.
-- A blocked step is logged once, and once more when it is no longer blocked.
+- A blocked step is logged once, again as a warning if it stays blocked, and once more when it is no
+  longer blocked.
 """
 
 from __future__ import annotations
@@ -22,12 +23,31 @@ from django_dcron.db.errors import in_one_line
 logger = logging.getLogger("django_dcron.scheduler")
 
 
+LONG_BLOCKED = 10.0
+"""After how many seconds a step counts as blocked for long: its work is late."""
+
+
 class StillLocked(OperationalError):
     """A step skipped rows that another transaction has locked."""
 
 
 def _always() -> bool:
     return True
+
+
+@dataclass(slots=True)
+class _Block:
+    """Another transaction blocks a step. The times are monotonic."""
+
+    since: float
+    last_tried_at: float
+    is_long: bool = False
+    """Whether the warning has been logged."""
+
+    @property
+    def seconds(self) -> float:
+        """How long the step has been blocked, as of its last try."""
+        return self.last_tried_at - self.since
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +72,7 @@ class Steps:
         """Called before each step, for the watchdog."""
         self._tried_at: dict[str, float] = {}
         """The monotonic time of the last try of each step."""
-        self._blocked: set[str] = set()
+        self._blocked: dict[str, _Block] = {}
         """The steps that another transaction blocked at their last try."""
 
     def run_due(self, steps: Iterable[TickStep]) -> list[OperationalError]:
@@ -72,18 +92,43 @@ class Steps:
         except OperationalError as error:
             if not is_contention(error) and not isinstance(error, StillLocked):
                 raise
-            if step.name not in self._blocked:
-                self._blocked.add(step.name)
-                self._log("contention", "step blocked", step, error=in_one_line(error))
+            self._record_block(step, error)
             return error
-        if step.name in self._blocked:
-            self._blocked.discard(step.name)
-            self._log("contention_over", "step unblocked", step)
+        if (block := self._blocked.pop(step.name, None)) is not None:
+            level = logging.WARNING if block.is_long else logging.INFO
+            self._log(level, "contention_over", "step unblocked", step)
         return None
+
+    def _record_block(self, step: TickStep, error: OperationalError) -> None:
+        now, block = self._monotonic(), self._blocked.get(step.name)
+        if block is None:
+            self._blocked[step.name] = _Block(now, now)
+            self._log(logging.INFO, "contention", "step blocked", step, error=in_one_line(error))
+            return
+        block.last_tried_at = now
+        if block.seconds >= LONG_BLOCKED and not block.is_long:
+            block.is_long = True
+            self._log(
+                logging.WARNING,
+                "contention",
+                f"step blocked for {block.seconds:.0f} s by another transaction",
+                step,
+                error=in_one_line(error),
+            )
 
     def is_blocked(self, name: str) -> bool:
         """Return whether another transaction blocked the step at its last try."""
         return name in self._blocked
+
+    def long_blocked(self) -> dict[str, float]:
+        """Return the steps that are blocked for long, and for how many seconds.
+
+        Any thread may call this.
+        """
+        blocked = dict(self._blocked)  # the thread of the ticks changes it
+        return {
+            name: block.seconds for name, block in blocked.items() if block.seconds >= LONG_BLOCKED
+        }
 
     def repeat(self, name: str) -> None:
         """Make the step due in the next tick, regardless of its interval."""
@@ -96,7 +141,7 @@ class Steps:
         self._tried_at[step.name] = now
         return True
 
-    def _log(self, event: str, message: str, step: TickStep, **facts: str) -> None:
+    def _log(self, level: int, event: str, message: str, step: TickStep, **facts: str) -> None:
         facts = {"node": self._node, "step": step.name, **facts}
         text = " ".join(f"{name}={value}" for name, value in facts.items())
-        logger.info("%s: %s", message, text, extra={"event": event, **facts})
+        logger.log(level, "%s: %s", message, text, extra={"event": event, **facts})

@@ -171,6 +171,10 @@ class Ticker:
     def _leads(self) -> bool:
         return bool(self.membership.shards)
 
+    def long_blocked_steps(self) -> dict[str, float]:
+        """Return the steps that other transactions block for long, and for how many seconds."""
+        return self._runner.long_blocked()
+
     def close(self) -> None:
         """Restore the connection's limits after the last tick."""
         self._limits.lift()

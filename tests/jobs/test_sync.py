@@ -957,8 +957,8 @@ def test_command_says_how_a_job_keeps_its_history_if_its_function_was_renamed(
             call_command("dcron", "sync", *arguments, stdout=out, no_color=True)
         [hint] = [line for line in out.getvalue().splitlines() if line.startswith("If ")]
         _, *steps = hint.split("manage.py dcron ")
-        row = re.search(r"^\| renames a job .*", DEPLOYMENT.read_text(), re.MULTILINE)
-        [documented] = re.findall(r"dcron (set \S+ name=\S+ target=\S+)`", row[0] if row else "")
+        section = DEPLOYMENT.read_text().partition("### Rename a declared job")[2]
+        [documented] = re.findall(r"dcron (set \S+ name=\S+ target=\S+)`", section)
         target = f"{__name__}.sell"
         names = {"OLD": "report", "NEW_TARGET": target, "NEW": "sell"}
         assert steps[-1] == re.sub("OLD|NEW_TARGET|NEW", lambda word: names[word[0]], documented)

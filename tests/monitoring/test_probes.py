@@ -16,11 +16,13 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from django_dcron import control
+from django_dcron.admin.dashboard import health as dashboard_health
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.jobs.representation import to_json
-from django_dcron.models import Job, Node
+from django_dcron.models import Job, Node, Run
 from django_dcron.monitoring import migration_check, urls, views
 from tests.factories import make_idle_job
+from tests.lock_holder import has_usual_lock_limit, keeping_open
 
 pytestmark = pytest.mark.django_db
 
@@ -236,8 +238,40 @@ def test_missing_tables_are_reported_without_details(
     message = views.DATABASE_UNUSABLE
     response = client.get(url("readyz"))
     assert (response.status_code, response.content.decode()) == (503, f"{message}\n")
-    assert health(client) == (503, {"status": "unfit", "summary": message, "reasons": [message]})
+    assert health(client) == (503, unfit("database_unusable", message))
     assert "db.internal" in caplog.text
+
+
+def unfit(code: str, message: str) -> dict[str, Any]:
+    problem = {
+        "code": code,
+        "severity": "error",
+        "summary": message,
+        "remedy": "",
+        "since": None,
+        "figures": {},
+    }
+    return {"status": "unfit", "summary": message, "reasons": [message], "problems": [problem]}
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+def test_health_reports_a_locked_table(
+    client: Client, admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "LOCK_TIMEOUT", timedelta(milliseconds=100))
+    monkeypatch.setattr(dashboard_health, "LOCK_TIMEOUT", timedelta(milliseconds=100))
+    with keeping_open(lock_runs):
+        assert health(client) == (503, unfit("database_locked", views.DATABASE_LOCKED))
+        page = admin_client.get(reverse("admin:index")).content.decode()
+        assert "Another session has locked tables of django-dcron" in page
+    assert health(client)[1]["problems"][:1] != unfit("database_locked", "")["problems"]
+    assert has_usual_lock_limit()
+
+
+def lock_runs() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {Run._meta.db_table} IN ACCESS EXCLUSIVE MODE")
 
 
 @pytest.mark.parametrize(

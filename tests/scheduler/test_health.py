@@ -66,6 +66,10 @@ ALERTS_HANG_REASONS = [
 WAITS = {"waiting": {"tick": 61.0}}
 WAITS_REASON = "the tick thread has been waiting for the database for 61 s"
 CLOCK_REASON = "the database clock jumped by -6.0 s: cluster time doesn't follow it yet"
+BLOCKED_REASON = (
+    "another transaction has locked rows or tables of django_dcron in the database: for 12 s, the "
+    "node hasn't completed: adopt, claim"
+)
 STARTS = {"at": None, "since": None, "ticked": False}
 
 
@@ -78,6 +82,7 @@ STARTS = {"at": None, "since": None, "ticked": False}
         ({"lock_degraded": True}, "degraded", [LOCK_REASON]),
         ({"broker_unreachable": True}, "degraded", [BROKER_REASON]),
         ({"clock_doubt": -6.0}, "degraded", [CLOCK_REASON]),
+        ({"blocked_steps": {"claim": 12.4, "adopt": 10.1}}, "degraded", [BLOCKED_REASON]),
         (UNREACHABLE | {"tick_age": GRACE}, "degraded", [UNREACHABLE_REASON]),
         ({"database_error": "a deadlock"}, "ok", []),
         ({"tick_age": GRACE + 1}, "unfit", ["no tick has succeeded for 301 s"]),
@@ -170,6 +175,7 @@ def test_health_as_json() -> None:
         "tick_age": 0.4,
         "heartbeat_age": 1.5,
         "hanging": ["tick"],
+        "blocked_steps": [],
         "database_unreachable_since": "2026-03-01T12:00:00Z",
         "lock_degraded": False,
         "broker_unreachable": False,

@@ -72,6 +72,32 @@ def test_blocked_step_does_not_block_the_others(
     assert [vars(record)["event"] for record in caplog.records] == ["contention", "contention_over"]
 
 
+def test_step_that_stays_blocked_is_reported(
+    steps: Steps, clock: StillClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "django_dcron.scheduler")
+    is_blocked = True
+
+    def claim() -> None:
+        if is_blocked:
+            raise StillLocked("locked")
+
+    listed = [TickStep("claim", claim), TickStep("prune", claim, every=3600.0)]
+    for second in range(13):
+        steps.run_due(listed)
+        # The time since the only try of a step that runs rarely doesn't count.
+        assert steps.long_blocked() == ({"claim": second} if second >= 10 else {})
+        clock.advance(1)
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warnings == [
+        "step blocked for 10 s by another transaction: node=a step=claim error=locked"
+    ]
+    is_blocked = False
+    steps.run_due(listed)
+    assert steps.long_blocked() == {}
+    assert caplog.records[-1].levelname == "WARNING", "the end of a warning is as important"
+
+
 def test_error_other_than_contention_ends_the_tick(steps: Steps, done: list[str]) -> None:
     def fail() -> None:
         raise OperationalError("server closed the connection")

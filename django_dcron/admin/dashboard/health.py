@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import change_url, list_url
 from django_dcron.admin.lists.filters import OVERDUE
 from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import limited_lock_waits
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.diagnosis.system_health import latest_incident, read_facts
 from django_dcron.jobs.pausing import AUTO_PAUSED
@@ -65,6 +67,8 @@ _LISTINGS: dict[Problem, FilteredList] = {
 
 LONGEST_CAUSE = 160
 """The maximum number of characters of a cause."""
+LOCK_TIMEOUT = timedelta(seconds=2)
+"""How long a page waits for a locked table. Then it shows that the health can't be read."""
 CACHE_SECONDS = 10.0
 _cache: dict[str, tuple[float, SystemFacts]] = {}
 """The facts that were read last, by database, with the monotonic time."""
@@ -97,7 +101,7 @@ def context(viewer: Viewer, *, allow_cached: bool = False) -> dict[str, Any]:
     With ``allow_cached``, the facts may be up to ``CACHE_SECONDS`` seconds old. The pages of all
     users in this process then share the queries.
     """
-    facts = _cached_facts() if allow_cached else read_facts(now=viewer.now)
+    facts = _cached_facts() if allow_cached else _read_facts(viewer.now)
     verdict = assess(_visible(facts, viewer))
     return {"health": list(_lines(verdict, viewer)), "status": verdict.status.value}
 
@@ -111,9 +115,14 @@ def _cached_facts() -> SystemFacts:
     database = alias_for(Run)
     at, facts = _cache.get(database, (0.0, None))
     if facts is None or monotonic() - at > CACHE_SECONDS:
-        facts = read_facts()
+        facts = _read_facts()
         _cache[database] = (monotonic(), facts)
     return facts
+
+
+def _read_facts(now: datetime | None = None) -> SystemFacts:
+    with limited_lock_waits(alias_for(Run), LOCK_TIMEOUT):
+        return read_facts(now=now)
 
 
 def _visible(facts: SystemFacts, viewer: Viewer) -> SystemFacts:

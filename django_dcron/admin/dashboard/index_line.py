@@ -20,6 +20,7 @@ from django.utils.translation import gettext as _
 from django_dcron.admin.dashboard import health
 from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import list_url, may_view, site_of
+from django_dcron.db.contention import is_contention
 from django_dcron.models import Dashboard
 
 STATUS_URL = "django_dcron_status_line"
@@ -56,10 +57,17 @@ def line_context(
     """Return the most urgent line, the number of other problems and the dashboard's URL."""
     try:
         lines = health.context(Viewer.of(request, site), allow_cached=allow_cached)["health"]
-    except (DatabaseError, InterfaceError):
-        lines = [
-            health.HealthLine(
-                _("The scheduler's status can't be read from the database."), kind="error"
+    except (DatabaseError, InterfaceError) as error:
+        text = (
+            _(
+                "Another session has locked tables of django-dcron in the database. Until it ends, "
+                "runs may not start, and the scheduler's status can't be read."
             )
-        ]
+            if is_contention(error)
+            else _(
+                "The scheduler's status can't be read from the database. If tables are missing, "
+                "run manage.py migrate."
+            )
+        )
+        lines = [health.HealthLine(text, kind="error")]
     return {"line": lines[0], "others": len(lines) - 1, "dashboard_url": list_url(Dashboard, site)}

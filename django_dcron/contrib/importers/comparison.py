@@ -339,21 +339,13 @@ def _plan_creation(
 def _plan_adoption(
     matched: EntryMatch, before: Job, unchanged: EntryPlan, options: ComparisonOptions
 ) -> EntryPlan:
-    """Compare with a job that a person created. If it differs, only ``overwrite`` changes it."""
+    """Merge with a job that a person created, if ``overwrite`` names all fields that differ."""
     values = {name: value for name, value in unchanged.entry.values.items() if name not in PAUSE}
-    if not values.get("description") and "description" not in options.overwrite:
+    if not values.get("description"):
         values.pop("description", None)  # a source without descriptions doesn't remove the job's
-    updated = with_values(before, values, options)
-    differing = differing_values(before, updated, values)
+    differing = differing_values(before, with_values(before, values, options), values)
     if kept := {name: both for name, both in differing.items() if name not in options.overwrite}:
         return replace(
             unchanged, outcome=ImportOutcome.CONFLICT, reasons=(NOT_IMPORTED,), changes=kept
         )
-    pause = pause_of_finished(before, updated, unchanged.entry.values, options)
-    updated = with_values(updated, pause, options)
-    differing |= differing_values(before, updated, pause)
-    new_values = portable_document(updated)
-    base = {name: new_values[name] for name in (*values, *PAUSE[:2])}
-    store_origin(updated, matched, options, base)
-    outcome = ImportOutcome.CHANGE if differing else ImportOutcome.SAME
-    return validated(replace(unchanged, outcome=outcome, changes=differing, job=updated))
+    return plan_merge(matched, before, unchanged, options)

@@ -7,6 +7,7 @@ Invariants:
 - A description that a person wrote isn't listed if the source has none, as most sources do.
 - A pause ends only if the import itself, or the end of the schedule, caused it.
 - A job that a person started before the handover isn't paused because its entry is disabled.
+- A job that a person created stays enabled or paused until its entry has had the same state.
 - The start of an interval that keeps its phase is written only when the import creates, enables or
   reschedules the job. A run of the source in between changes nothing.
 """
@@ -45,7 +46,7 @@ from django_dcron.targets.shadow import is_shadow
 def plan_merge(
     matched: EntryMatch, before: Job, unchanged: EntryPlan, options: ComparisonOptions
 ) -> EntryPlan:
-    """Return the plan for a job that was imported before."""
+    """Return the plan for a job that was imported before, or that a person created."""
     base: dict[str, Any] = (before.imported or {}).get("values", {})
     pause = {name: value for name, value in unchanged.entry.values.items() if name in PAUSE}
     values = {name: value for name, value in unchanged.entry.values.items() if name not in PAUSE}
@@ -137,13 +138,14 @@ def _new_state(
     }
     if overwritten:
         return _NewState(values)
+    was_enabled = base.get("enabled")  # None: no import has compared it
     if before.enabled:
-        set_by_source = base.get("enabled", True)
+        set_by_source = was_enabled is True
     else:
         reasons = {EXHAUSTED} if retimed else set()
         if starts:
             reasons |= HANDOVER_REASONS
-        if not base.get("enabled", True):
+        if was_enabled is False:
             reasons |= {str(base.get("pause_reason"))} - {""}
         set_by_source = before.pause_reason in reasons
         if before.pause_reason == EXHAUSTED and not retimed:
@@ -171,7 +173,8 @@ def _new_pause_base(
         was_started = before.enabled and base.get("pause_reason") in HANDOVER_REASONS
         if was_started and updates.get("enabled", True):
             return {}
-    return {name: pause.get(name, base.get(name, "")) for name in PAUSE[:2]}
+    known = {**base, **pause}  # a source that can't pause (a crontab) may have neither
+    return {name: known[name] for name in PAUSE[:2] if name in known}
 
 
 def _takes_phase(before: Job, updates: Mapping[str, Any]) -> bool:

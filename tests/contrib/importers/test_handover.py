@@ -1129,6 +1129,28 @@ def test_handover_names_the_jobs_that_stay_paused() -> None:
     assert paused.endswith("To run them: manage.py dcron resume a b")
 
 
+@pytest.mark.parametrize("imports", [0, 2])
+def test_job_that_a_person_created_stays_enabled_or_paused(imports: int) -> None:
+    """Each row has the opposite state."""
+    from django_celery_beat.models import PeriodicTask
+
+    when = twelve_hours_from_now()
+    for name in ("on", "off"):
+        crontab_row(name, **when)
+        schedule = f"0 {when['hour']} * * *"
+        make_job(name=name, target="tests.app.tasks.echo", schedule=schedule)
+    PeriodicTask.objects.filter(name="on").update(enabled=False)
+    control.pause(Job.objects.get(name="off"), "incident 42")
+    for _ in range(imports):
+        assert call("import", SOURCE, "--apply", "--disabled").code == 0
+    done = call("handover", SOURCE, "--apply")
+    assert done.code == 0
+    assert "The handover is complete: 1 job runs here" in done.out
+    assert "! 1 job stays paused" in done.out
+    assert dict(Job.objects.values_list("name", "pause_reason")) == {"on": "", "off": "incident 42"}
+    assert dict(Job.objects.values_list("name", "enabled")) == {"on": True, "off": False}
+
+
 def test_handover_back_to_an_unsupported_source_is_refused() -> None:
     assert call("handover", "django-apscheduler", "--back").code == 2
     refused = call("handover", "celery", "--back")

@@ -284,6 +284,42 @@ def test_follower_of_a_job_that_the_import_renames_is_imported(
         assert (follower.schedule, follower.import_key) == (again.values["schedule"], again.key)
 
 
+@pytest.mark.parametrize("is_enabled", [True, False])
+@pytest.mark.parametrize(
+    "first", [{}, {"disabled": True}, {"shadow": True}, {"take_over": True}], ids=str
+)
+def test_job_created_by_a_user_stays_enabled_or_paused(
+    first: dict[str, bool], is_enabled: bool
+) -> None:
+    """The entry differs only in whether it is enabled."""
+    reason = "" if is_enabled else "incident 42"
+    make_job(name="a", schedule="@daily", target=VALUES["target"])
+    if not is_enabled:
+        control.pause(Job.objects.get(), reason)
+    other = entry(enabled=not is_enabled, pause_reason="was disabled there" if is_enabled else "")
+    for options in (first, {}, {"take_over": True}, {}):
+        (imported,) = import_entries(other, **options)
+        assert (imported.changes, imported.kept) == (
+            {},
+            {} if "disabled" in options else {"enabled": (is_enabled, not is_enabled)},
+        )
+        job = Job.objects.get()
+        assert (job.enabled, job.pause_reason) == (is_enabled, reason)
+    import_entries(other, overwrite=["enabled"])
+    job = Job.objects.get()
+    assert (job.enabled, job.pause_reason) == (not is_enabled, other.values["pause_reason"])
+    import_entries(entry(enabled=is_enabled))
+    assert Job.objects.get().enabled is is_enabled, "the job now follows its entry"
+
+
+def test_first_import_takes_the_state_of_the_source_on_request() -> None:
+    make_job(name="a", schedule="@daily", target=VALUES["target"])
+    off = {"enabled": False, "pause_reason": "was disabled there"}
+    assert kinds(import_entries(entry(**off), overwrite=["enabled"])) == [ImportOutcome.CHANGE]
+    job = Job.objects.get()
+    assert (job.enabled, job.pause_reason, job.import_key) == (False, "was disabled there", "1")
+
+
 def test_description_of_a_job_created_by_a_user_is_no_conflict_with_an_empty_one() -> None:
     own = make_job(name="a", schedule="@daily", target=VALUES["target"], description="Ask Ann")
     assert kinds(plan(entry(description="Ask Bob"))) == [ImportOutcome.CONFLICT]

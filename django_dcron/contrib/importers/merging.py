@@ -165,8 +165,8 @@ def _new_pause_base(
     Before the handover, a job is imported as paused, even if a person starts it. So it stays
     enabled if its entry is disabled, which keeps the source from running it, too.
     """
-    if not (options.take_over or options.shadow):
-        if awaits_handover(before):
+    if not options.take_over:
+        if awaits_handover(before) and not options.shadow:
             return {"enabled": False, "pause_reason": before.pause_reason}
         if is_shadow(before.target) and not is_shadow(updates.get("target", before.target)):
             return {"enabled": False, "pause_reason": WAITS_FOR_HANDOVER}

@@ -549,25 +549,29 @@ def test_only_a_handover_starts_imported_jobs(
     assert (started.enabled, started.target) == (True, "tests.app.tasks.echo")
 
 
-@pytest.mark.parametrize("imports_between", [0, 1])
+@pytest.mark.parametrize("between", [None, {}, {"shadow": True}], ids=str)
 @pytest.mark.parametrize(
     ("first", "overwrite"),
     [({"disabled": True}, "enabled"), ({"disabled": True}, ""), ({"shadow": True}, "target")],
     ids=str,
 )
 def test_job_that_a_person_started_before_the_handover_stays_enabled(
-    first: dict[str, bool], overwrite: str, imports_between: int
+    first: dict[str, bool], overwrite: str, between: dict[str, bool] | None
 ) -> None:
-    """The person disables the entry, so that only one scheduler runs the work."""
+    """The person disables the entry, so that only one scheduler runs the work.
+
+    ``between``: the options of another import after the start. One without options also precedes
+    the start.
+    """
     import_entries(entry(), **first)
-    for _ in range(imports_between):
+    if between == {}:
         import_entries(entry())
     if overwrite:
         import_entries(entry(), overwrite=[overwrite])
     else:
         control.resume(Job.objects.get())
-    for _ in range(imports_between):
-        import_entries(entry())
+    if between is not None:
+        import_entries(entry(), **between)
     off = {"enabled": False, "pause_reason": "was disabled there"}
     for options in ({}, {}, {"take_over": True}, {}):
         (imported,) = import_entries(entry(**off), **options)

@@ -94,22 +94,28 @@ def _name_of(job: Job) -> JobKey:
 def _accept_new_name(renamed: EntryPlan, plans: Iterable[EntryPlan]) -> None:
     """Base the plans for the followers of a renamed job on what the rename has written.
 
-    A follower with a higher version was changed by someone else, so its save will be refused.
+    A follower that someone else changed, too, keeps its version, so its save will be refused.
     """
     assert renamed.existing is not None  # noqa: S101 (for the type checker)
-    old_name = _name_of(renamed.existing)
+    assert renamed.job is not None  # noqa: S101 (for the type checker)
+    old_name, new_name = _name_of(renamed.existing), _name_of(renamed.job)
     followers = {
-        plan.existing.pk: plan
+        plan.existing.pk: (plan.existing, plan.job)
         for plan in plans
         if plan.existing is not None and old_name in map(split_label, plan.existing.after)
     }
     for row in Job.objects.using(alias_for(Job)).filter(pk__in=followers):
-        plan = followers[row.pk]
-        for job in (plan.existing, plan.job):
-            if job is not None and job.version + 1 == row.version:
-                job.version = row.version
-                if job is plan.existing or "after" not in plan.changes:
-                    job.after = row.after
+        before, after = followers[row.pk]
+        links = _links_of(before)
+        links[new_name] = links.pop(old_name)
+        if row.version == before.version + 1 and _links_of(row) == links:
+            for job in (before, after):
+                if job is not None:
+                    job.version, job.after = row.version, row.after
+
+
+def _links_of(job: Job) -> dict[JobKey, str]:
+    return {split_label(label): on for label, on in job.after.items()}
 
 
 def _key_of(plan: EntryPlan) -> tuple[str, str | None]:

@@ -320,6 +320,43 @@ def test_first_import_takes_the_state_of_the_source_on_request() -> None:
     assert (job.enabled, job.pause_reason, job.import_key) == (False, "was disabled there", "1")
 
 
+@pytest.mark.parametrize("after", [{}, {"c": "succeeded"}], ids=str)
+def test_follower_that_a_user_unlinked_before_the_rename_is_refused(after: dict[str, str]) -> None:
+    """The rename doesn't change the version of this job. The user does, by one as well."""
+    import_entries(entry("a", "1"), entry("b", "2"), entry("c", "3"))
+    follower = Job.objects.get(name="b")
+    follower.after = {"a": "succeeded"}
+    control.save(follower)
+    plans = plan(entry("new", "1"), entry("b", "2", schedule="@hourly"), overwrite=["name"])
+    follower.after, follower.description = after, "edited"
+    control.save(follower)
+    written = {each.entry.name: each for each in apply_entry_plans(plans)}
+    assert written["new"].outcome is ImportOutcome.CHANGE
+    assert written["b"].reasons == (CHANGED_MEANWHILE,)
+    follower = Job.objects.get(name="b")
+    assert (follower.after, follower.description, follower.schedule) == (after, "edited", "@daily")
+
+
+@pytest.mark.parametrize("is_edited", [True, False])
+def test_follower_of_two_renamed_jobs_is_imported_unless_a_user_changes_it_in_between(
+    is_edited: bool,
+) -> None:
+    import_entries(entry("a", "1"), entry("b", "2"), entry("c", "3"))
+    follower = Job.objects.get(name="c")
+    follower.after = {"a": "succeeded", "b": "succeeded"}
+    control.save(follower)
+    again = (entry("new a", "1"), entry("new b", "2"), entry("c", "3", schedule="@hourly"))
+    outcomes = []
+    for written in apply_entry_plans(plan(*again, overwrite=["name"])):
+        outcomes.append(written.outcome)
+        if is_edited and len(outcomes) == 1:
+            follower.refresh_from_db()
+            follower.after = {"new a": "succeeded"}
+            control.save(follower)
+    last = ImportOutcome.REFUSED if is_edited else ImportOutcome.CHANGE
+    assert outcomes == [ImportOutcome.CHANGE, ImportOutcome.CHANGE, last]
+
+
 def test_description_of_a_job_created_by_a_user_is_no_conflict_with_an_empty_one() -> None:
     own = make_job(name="a", schedule="@daily", target=VALUES["target"], description="Ask Ann")
     assert kinds(plan(entry(description="Ask Bob"))) == [ImportOutcome.CONFLICT]

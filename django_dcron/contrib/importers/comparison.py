@@ -239,7 +239,7 @@ def _plan(matched: EntryMatch, unchanged: EntryPlan, options: ComparisonOptions)
     if matched.name_owner is not None:
         return _conflict_with(matched.name_owner, unchanged, options)
     if before is None:
-        if matched.deleted and not matches_name(unchanged, options.restore):
+        if matched.deletion is not None and not matches_name(unchanged, options.restore):
             return replace(unchanged, outcome=ImportOutcome.DELETED, reasons=(DELETED_HERE,))
         if (other := matched.duplicate) is not None:
             reason = OTHER_CRONTAB.format(name=str(other), source=other.import_source)
@@ -332,7 +332,14 @@ def _plan_creation(
     changes = {name: (None, written[name]) for name in names}
     since = entry.last_run if options.take_over and job.enabled else None
     return validated(
-        replace(unchanged, outcome=ImportOutcome.CREATE, changes=changes, job=job, ran_until=since)
+        replace(
+            unchanged,
+            outcome=ImportOutcome.CREATE,
+            changes=changes,
+            job=job,
+            ran_until=since,
+            deletion=matched.deletion,
+        )
     )
 
 

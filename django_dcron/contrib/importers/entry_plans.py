@@ -82,6 +82,8 @@ class EntryPlan:
     """The job from another source that has the entry's name or does the same work."""
     ran_until: datetime | None = None
     """The time until which the source ran the entry. The job continues from there. None: now."""
+    deletion: int | None = None
+    """The key of the ``DeletedImport`` of a job that is created again."""
 
     @property
     def name(self) -> str:

@@ -11,13 +11,14 @@ Invariants:
   the name of another one therefore also takes over its job.
 - A job without an origin matches by its name. A job from another source never matches.
 - An entry without a job is *deleted here* if a job with the entry's key was deleted. A deleted job
-  with the entry's name counts, too, if no other entry and no other deleted job has the name.
+  with the entry's name counts, too, if no other entry and no other deleted job has the name. A job
+  that an import created again no longer counts.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,8 +49,8 @@ class EntryMatch:
     """A job from another source that has the proposed name. Then there is no ``job``."""
     duplicate: Job | None = None
     """A job of another crontab that does the same work. Then there is no ``job``."""
-    deleted: bool = False
-    """Whether the entry's job was deleted here. Then there is no ``job``."""
+    deletion: int | None = None
+    """The key of the ``DeletedImport`` of the entry's job. Then there is no ``job``."""
 
 
 def stored_key(entry: SourceEntry) -> str:
@@ -93,17 +94,28 @@ def _with_deletions(matches: list[EntryMatch], source: str) -> list[EntryMatch]:
     deleted = DeletedImport.objects.using(alias_for(DeletedImport)).filter(
         import_source=stored_source(source)
     )
-    deletions = list(deleted.values_list("import_key", "entry_name"))
-    keys = {key for key, _name in deletions}
+    deletions = list(deleted.values_list("import_key", "entry_name", "pk"))
+    by_key = {key: pk for key, _name, pk in deletions}
+    by_name = _unique((name, pk) for _key, name, pk in deletions)
     times = Counter(match.source_name for match in matches)
-    deleted_times = Counter(name for _key, name in deletions)
-    names = {name for name, number in deleted_times.items() if number == times[name] == 1}
+
+    def deletion_of(match: EntryMatch) -> int | None:
+        named = by_name.get(match.source_name) if times[match.source_name] == 1 else None
+        return named or by_key.get(stored_key(match.entry))
+
     return [
-        replace(match, deleted=True)
-        if match.job is None and (stored_key(match.entry) in keys or match.source_name in names)
-        else match
+        match if match.job is not None else replace(match, deletion=deletion_of(match))
         for match in matches
     ]
+
+
+def forget_deletions(keys: Collection[int]) -> None:
+    """Remove the rows of deleted jobs that an import creates again.
+
+    Otherwise, their names would count twice when these jobs are deleted, too.
+    """
+    if keys:
+        DeletedImport.objects.using(alias_for(DeletedImport)).filter(pk__in=keys).delete()
 
 
 def existing_jobs(entries: list[SourceEntry], namespace: str) -> dict[tuple[str, str], Job]:

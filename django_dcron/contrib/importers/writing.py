@@ -21,6 +21,7 @@ from django_dcron.contrib.importers.entry_plans import (
     ImportOutcome,
     awaits_handover,
 )
+from django_dcron.contrib.importers.origins import forget_deletions
 from django_dcron.contrib.importers.source_contents import unexpected_error_text
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
@@ -67,6 +68,7 @@ def apply_entry_plans(plans: Iterable[EntryPlan]) -> Iterator[EntryPlan]:
     ordered = _predecessors_first(list(plans))
     chained = [plan for plan in ordered if plan.existing is not None and plan.existing.after]
     for chunk in in_batches(ordered, SAVED_AT_ONCE):
+        forget_deletions([plan.deletion for plan in chunk if plan.job and plan.deletion])
         taken = _taken_keys(chunk)
         batch: list[EntryPlan] = []
         for plan in chunk:

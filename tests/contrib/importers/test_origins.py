@@ -107,6 +107,28 @@ def test_deleted_job_is_imported_again_on_request() -> None:
     assert kinds(plan(entry("a", "1"))) == [ImportOutcome.DELETED]
 
 
+def test_job_that_was_deleted_twice_is_not_imported_again() -> None:
+    """The source creates the entry again after each deletion, with a new key."""
+    import_entries(entry("a", "1"))
+    control.delete(Job.objects.get())
+    import_entries(entry("a", "2"), restore=["a"])
+    control.delete(Job.objects.get())
+    assert kinds(plan(entry("a", "3"))) == [ImportOutcome.DELETED]
+
+
+def test_request_for_one_deleted_job_creates_no_other_one() -> None:
+    """The entry has the name of one deleted job and the key of another one."""
+    import_entries(entry("a", "1"), entry("b", "2"))
+    for job in Job.objects.all():
+        control.delete(job)
+    swapped = (entry("a", "2"), entry("b", "1"))
+    assert kinds(import_entries(*swapped, restore=["a"])) == [
+        ImportOutcome.CREATE,
+        ImportOutcome.DELETED,
+    ]
+    assert kinds(plan(*swapped)) == [ImportOutcome.SAME, ImportOutcome.DELETED]
+
+
 def test_name_of_several_deleted_jobs_does_not_hide_a_new_entry() -> None:
     import_entries(entry("a", "1"), replace(entry("a", "2"), origin="row 2"))
     assert Job.objects.count() == 2

@@ -127,21 +127,23 @@ def replace_sentences(text: str, today: date) -> str:
 def suggest_single_time(text: str) -> str:
     """Return schedule text for a single time, such as "tomorrow at 9"; empty for other text.
 
-    "tomorrow at 14:30" gives the time of the text and the date of an example, because it depends on
-    the current date. With any other date that isn't understood, or without a time, the result is an
-    example.
+    The date is that of the text if it has a single one, such as "2026-12-24", otherwise that of an
+    example: "tomorrow" depends on the current date. The time is that of the text if all words are
+    understood, otherwise that of the example.
     """
     if len(text) > MAX_LENGTH:
         return ""
     words = re.sub(rf"({_ISO_DATE})t(?=\d)", r"\1 ", _normalize(text))
     if not _SINGLE_TIME.search(words) or _REPEATING.search(words):
         return ""
+    dates = re.findall(rf"\b{_ISO_DATE}(?!\d)", words)
+    day = dates[0] if len(dates) == 1 and _date(dates[0]) else ""
     words, times = take_times(with_at(words))
-    found = re.fullmatch(rf"(?:once ?)?(?:{_NEAR_DAY}|(?:on )?({_ISO_DATE}))?", words)
-    if times is None or len(times) != 1 or not found or (found[1] and not _date(found[1])):
-        return f"@at {EXAMPLE_DATE}T09:00"
+    is_understood = re.fullmatch(rf"(?:once ?)?(?:{_NEAR_DAY}|(?:on )?{day})?", words)
+    if times is None or len(times) != 1 or not is_understood:
+        return f"@at {day or EXAMPLE_DATE}T09:00"
     (hour, minute) = times[0]
-    return f"@at {found[1] or EXAMPLE_DATE}T{hour:02}:{minute:02}"
+    return f"@at {day or EXAMPLE_DATE}T{hour:02}:{minute:02}"
 
 
 def find_unknown_word(text: str) -> str:

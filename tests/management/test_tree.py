@@ -198,7 +198,7 @@ def test_misspelled_choice_or_option_suggests_similar_one(
     assert f"Did you mean {suggested!r}?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("file", ["crontab.txt", "crontab", "/srv/django-cron"])
+@pytest.mark.parametrize("file", ["crontab.txt", "crontab", "Crontab", "/srv/django-cron"])
 def test_handover_from_a_file_names_the_schedulers_and_the_way_for_files(
     capsys: pytest.CaptureFixture[str], file: str
 ) -> None:

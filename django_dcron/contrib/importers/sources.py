@@ -92,7 +92,7 @@ def read_scheduler(name: str, now: datetime, options: Mapping[str, str]) -> Sour
 
 def did_you_mean_scheduler(name: str) -> str:
     """Return ``did_you_mean`` of the schedulers. ``crontab`` is a file, not ``django-crontab``."""
-    return "" if name == FileFormat.CRONTAB else did_you_mean(name, SCHEDULERS)
+    return "" if name.lower() == FileFormat.CRONTAB else did_you_mean(name, SCHEDULERS)
 
 
 def process_name(name: str) -> str:

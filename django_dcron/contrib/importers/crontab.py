@@ -115,7 +115,9 @@ def _with_known_projects(lines: list[CrontabLine]) -> list[CrontabLine]:
     if not any(line.other_project for line in lines):
         return lines
     prefixes = (commands.PREFIX, f"{shadow.PREFIX}{commands.PREFIX}")
-    jobs = Job.objects.using(alias_for(Job)).filter(import_source__startswith=CRONTAB)
+    jobs = Job.objects.using(alias_for(Job)).filter(
+        import_source__startswith=CRONTAB, import_key__isnull=False
+    )
     keys = {
         _without_number(key)
         for key, target in jobs.values_list("import_key", "target")

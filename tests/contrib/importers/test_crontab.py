@@ -22,6 +22,7 @@ from django_dcron.contrib.importers.sources import FileFormat, file_format_of
 from django_dcron.models import Job
 from django_dcron.targets import MASK
 from django_dcron.utils.docs_links import ALERTS_PAGE, DOCS
+from tests.factories import make_job
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
@@ -665,6 +666,17 @@ def test_imported_call_keeps_its_target_in_another_directory(
     assert "shell:check" in call("import", str(file)).out, "another command is another call"
 
 
+def test_line_is_imported_although_a_job_of_a_crontab_has_no_import_key(
+    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An import takes the key away from a job if another entry has it."""
+    settings.DCRON_COMMANDS = ["check"]
+    make_job(target="command:check", import_source="crontab x", import_key=None)
+    monkeypatch.chdir(make_project(tmp_path / "own"))
+    other = make_project(tmp_path / "other")
+    assert only(f"0 1 * * * cd {other} && python manage.py check").values["target"] == "shell:check"
+
+
 @pytest.mark.parametrize("options", [(), ("--shadow",)], ids=["job", "shadow"])
 def test_line_of_another_file_does_not_repeat_a_call_in_another_directory(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
@@ -1055,7 +1067,7 @@ def test_unreadable_file_or_unknown_time_zone_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for path in (str(tmp_path / "nothing"), "crontab"):
+    for path in (str(tmp_path / "nothing"), "crontab", "Crontab"):
         missing = call("import", path)
         assert missing.code == 2
         assert "can't be read" in missing.err

@@ -31,6 +31,7 @@ from django_dcron.contrib.importers.crontab_settings import (
     runs_as_command,
     suggest_commands,
 )
+from django_dcron.contrib.importers.management_calls import OtherProject
 from django_dcron.contrib.importers.names import clean_name, folded, name_digest
 from django_dcron.contrib.importers.source_contents import (
     CRONTAB,
@@ -243,11 +244,7 @@ def _job(line: CrontabLine, shell_name: str, warn: Warn) -> dict[str, Any]:
             f"add this line's command under another name: {line.argv!r}"
         )
     if (other := line.other_project) is not None:
-        warn(
-            f"the line calls the manage.py in {other.directory}, but this project is in "
-            f"{other.own_directory}. The job runs the line in a shell, because the projects may "
-            f"differ. If they are the same, import in {other.directory} to run it without a shell"
-        )
+        warn(_why_in_shell(other))
     call = line.call
     more: Mapping[str, Any] = {}
     if call is not None and runs_as_command(line, shell_name):
@@ -270,6 +267,20 @@ def _job(line: CrontabLine, shell_name: str, warn: Warn) -> dict[str, Any]:
         "schedule": line.schedule,
         "timezone": line.timezone,
     }
+
+
+def _why_in_shell(other: OtherProject) -> str:
+    if other.is_accessible:
+        return (
+            f"the line calls the manage.py in {other.directory}, but this project is in "
+            f"{other.own_directory}. The job runs the line in a shell, because the projects may "
+            f"differ. If they are the same, import in {other.directory} to run it without a shell"
+        )
+    return (
+        f"the line calls the manage.py in {other.directory}, which this user can't access. The job "
+        "runs the line in a shell, because it may call another project. To run it without a shell, "
+        "import as a user who can access that directory"
+    )
 
 
 def _depends_on_home(line: CrontabLine) -> bool:

@@ -83,6 +83,8 @@ class OtherProject:
     directory: str
     own_directory: str
     """The directory of the ``manage.py`` of this project."""
+    is_accessible: bool = True
+    """Whether the user of this process can access the ``manage.py`` of the other project."""
 
 
 def called_command(command: str) -> str:
@@ -101,22 +103,26 @@ def other_project_of(command: str) -> OtherProject | None:
         called = _called_file(command)
         own = Path(sys.argv[0])
         own = own if own.name == MANAGE_PY else Path.cwd() / MANAGE_PY
-        if called is None or _is_own_file(called, own):
+        if called is None:
+            return None
+        own_status, status = own.stat(), _status_of(called)
+        if status is not None and os.path.samestat(status, own_status):
             return None
         directory, own_directory = called.resolve().parent, own.resolve().parent
         is_own = _are_releases(directory, own_directory)
     except (OSError, RuntimeError, ValueError):  # no such file or user, or an invalid path
         return None
-    return None if is_own else OtherProject(str(called.parent), str(own_directory))
+    if is_own:
+        return None
+    return OtherProject(str(called.parent), str(own_directory), is_accessible=status is not None)
 
 
-def _is_own_file(called: Path, own: Path) -> bool:
-    """Return whether the paths lead to one file. A path that this process can't access doesn't."""
-    own_status = own.stat()
+def _status_of(path: Path) -> os.stat_result | None:
+    """Return the status of the file, or None if this process can't access it."""
     try:
-        return os.path.samestat(called.stat(), own_status)
+        return path.stat()
     except PermissionError:
-        return False
+        return None
 
 
 def _are_releases(directory: Path, other: Path) -> bool:

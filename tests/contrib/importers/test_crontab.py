@@ -606,9 +606,11 @@ def test_line_of_a_project_that_is_closed_to_this_user_stays_in_the_shell(
     monkeypatch.setattr(Path, "stat", stat_or_refuse)
     line = f"0 1 * * * cd {closed} && python manage.py check"
     monkeypatch.chdir(make_project(tmp_path / "own"))
-    entry = only(line)
-    assert entry.values["target"] == "shell:check"
-    assert str(closed) in entry.warnings[0]
+    for options in ({}, {"without_shell": True}):
+        entry = only(line, **options)
+        assert entry.values["target"] == "shell:check"
+        assert f"{closed}, which this user can't access" in entry.warnings[0]
+        assert f"import in {closed}" not in entry.warnings[0]
     monkeypatch.chdir(tmp_path)
     assert only(line).values["target"] == "command:check", "this project has no manage.py"
 

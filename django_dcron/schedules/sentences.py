@@ -139,8 +139,8 @@ def suggest_single_time(text: str) -> str:
     dates = re.findall(rf"\b{_ISO_DATE}(?!\d)", words)
     day = dates[0] if len(dates) == 1 and _date(dates[0]) else ""
     words, times = take_times(with_at(words))
-    is_understood = re.fullmatch(rf"(?:once ?)?(?:{_NEAR_DAY}|(?:on )?{day})?", words)
-    if times is None or len(times) != 1 or not is_understood:
+    found = re.fullmatch(rf"(?:once ?)?(?:{_NEAR_DAY}|(?:on )?({_ISO_DATE}))?", words)
+    if times is None or len(times) != 1 or not found or (found[1] or "") != day:
         return f"@at {day or EXAMPLE_DATE}T09:00"
     (hour, minute) = times[0]
     return f"@at {day or EXAMPLE_DATE}T{hour:02}:{minute:02}"

@@ -289,6 +289,44 @@ def test_value_that_one_job_refuses_changes_no_job(feeds: list[Job]) -> None:
     assert not entries_by_users().exists()
 
 
+@pytest.mark.parametrize(
+    ("stored", "assignment", "field"),
+    [
+        ({"ends_at": datetime(2090, 1, 1, tzinfo=UTC)}, "starts_at=2100-01-01", "ends_at"),
+        (
+            {"target": "tests.app.tasks.echo", "kwargs": {"city": 1}},
+            "target=tests.app.tasks.ok",
+            "kwargs",
+        ),
+    ],
+)
+def test_value_that_makes_another_field_of_one_job_invalid_changes_no_job(
+    feeds: list[Job], stored: dict[str, Any], assignment: str, field: str
+) -> None:
+    Job.objects.update(target="tests.app.tasks.echo")
+    Job.objects.filter(name="feed-1").update(**stored)
+    refused = call("set", "feed-*", assignment, "--yes")
+    assert refused.code == USAGE_ERROR
+    assert refused.err.startswith(f"Nothing was changed.\nfeed-1: {field}: ")
+    assert not entries_by_users().exists()
+
+
+@pytest.mark.parametrize("after", ["last", "unknown"])
+def test_predecessor_that_one_job_refuses_changes_no_job(feeds: list[Job], after: str) -> None:
+    make_idle_job(name="last", after={"feed-1": "failed"})
+    entries = entries_by_users().count()
+    refused = call("set", "feed-*", f'after={{"{after}": "failed"}}', "--yes")
+    assert refused.code == USAGE_ERROR
+    name = "feed-1" if after == "last" else "feed-0"
+    assert refused.err.startswith(f"Nothing was changed.\n{name}: after: ")
+    assert entries_by_users().count() == entries
+
+
+def test_refusal_names_the_job_as_it_is_stored(feeds: list[Job]) -> None:
+    refused = call("set", "feed-*", "namespace=a/b", "--yes")
+    assert refused.err.startswith("Nothing was changed.\nfeed-0: namespace: ")
+
+
 def test_calendar_of_several_jobs_is_read_once(feeds: list[Job]) -> None:
     Calendar.objects.create(name="holidays", dates="2026-12-25")
     with CaptureQueriesContext(connection) as few:

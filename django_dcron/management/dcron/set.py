@@ -26,6 +26,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import Conflict
+from django_dcron.jobs import chains
 from django_dcron.jobs.portable import quoted_json
 from django_dcron.jobs.representation import (
     JOB_FIELDS,
@@ -45,6 +46,7 @@ from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import parse_json, parse_time_option
 from django_dcron.management.dcron.output import GOOD, Output, add_json, iso, time_text
 from django_dcron.models import Cursor, Job
+from django_dcron.policies.job_labels import split_label
 from django_dcron.schedules.sentences import replace_sentences
 from django_dcron.targets import restore_secrets
 from django_dcron.targets.declared_fields import field_meant_by
@@ -143,9 +145,9 @@ def _set_many(
 
 
 def _check_values(jobs: Sequence[Job], parsed: Mapping[int, Mapping[DocumentField, Any]]) -> None:
-    """Check the given fields of each job. Raises ``CommandError`` with the errors of one job.
+    """Check the values for each job. Raises ``CommandError`` with the errors of one job.
 
-    ``save_many`` checks the other fields. An error in them refuses only the job that has it.
+    An error that a job has already is left to ``save_many``, which refuses only that job.
     """
     changed = [copy(job) for job in jobs]
     for job in changed:
@@ -153,14 +155,45 @@ def _check_values(jobs: Sequence[Job], parsed: Mapping[int, Mapping[DocumentFiel
     prefetch_related_objects(changed, "calendar", "limit")
     calendars = {job.calendar.pk for job in changed if job.calendar}
     limits = {job.limit.pk for job in changed if job.limit}
-    for job in changed:
+    for original, job in zip(jobs, changed, strict=True):
         try:
             # Stricter than ``save_many``, for which "a,b" is a list of one tag.
             job.clean_fields(known_calendars=calendars, known_limits=limits)
         except ValidationError as error:
             given = {field.name for field in parsed[job.pk]}
-            errors = {name: each for name, each in error.error_dict.items() if name in given}
-            _refuse([f"{job}: {text}" for text in _broken_rules(ValidationError(errors), job)])
+            errors = _new_errors(error, original, given)
+            _refuse([f"{original}: {text}" for text in _broken_rules(errors, job)])
+    _check_predecessors(
+        [pair for pair in zip(jobs, changed, strict=True) if pair[0].after != pair[1].after]
+    )
+
+
+def _new_errors(error: ValidationError, original: Job, given: set[str]) -> ValidationError:
+    """Return the errors in given fields, and those that the unchanged job doesn't have."""
+    existing: set[str] = set()
+    try:
+        copy(original).clean_fields()
+    except ValidationError as earlier:
+        existing = earlier.error_dict.keys() - given
+    errors = {name: each for name, each in error.error_dict.items() if name not in existing}
+    return ValidationError(errors)
+
+
+def _check_predecessors(changes: Sequence[tuple[Job, Job]]) -> None:
+    """Check that ``after`` names existing jobs and that the jobs together form no cycle.
+
+    ``changes``: each unchanged and changed job. Raises ``CommandError`` with the error of one job.
+    """
+    if not changes:
+        return
+    using = alias_for(Job)
+    keys = {split_label(label) for _original, job in changes for label in job.after}
+    ids, edges = chains.read_ids(keys, using), chains.read_edges(using)
+    for original, job in changes:
+        try:
+            chains.resolve_follows(job, job.pk, ids, edges, Job.objects.using(using).in_bulk)
+        except ValidationError as error:
+            _refuse([f"{original}: {text}" for text in _broken_rules(error, job)])
 
 
 def _save_many(

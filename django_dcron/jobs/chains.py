@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 
@@ -65,6 +65,24 @@ def check_links(
     ids = read_ids(map(split_label, job.after), using)
     shown = Job.objects.using(using) if visible is None else visible
     resolve_follows(job, job.pk, ids, read_edges(using), lambda cycle: shown.in_bulk(cycle))
+
+
+def check_links_of(jobs: Sequence[Job], using: str) -> dict[int, ValidationError]:
+    """Return the errors of ``after`` by position, as if the stored jobs were saved in this order.
+
+    Links of refused jobs don't count for the jobs after them.
+    """
+    errors: dict[int, ValidationError] = {}
+    if not jobs:
+        return errors
+    ids = read_ids({split_label(label) for job in jobs for label in job.after}, using)
+    edges = read_edges(using)
+    for position, job in enumerate(jobs):
+        try:
+            resolve_follows(job, job.pk, ids, edges, Job.objects.using(using).in_bulk)
+        except ValidationError as error:
+            errors[position] = error
+    return errors
 
 
 def visible_keys(jobs: Iterable[Job], visible: QuerySet[Job]) -> set[Key]:

@@ -46,7 +46,6 @@ from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import parse_json, parse_time_option
 from django_dcron.management.dcron.output import GOOD, Output, add_json, iso, time_text
 from django_dcron.models import Cursor, Job
-from django_dcron.policies.job_labels import split_label
 from django_dcron.schedules.sentences import replace_sentences
 from django_dcron.targets import restore_secrets
 from django_dcron.targets.declared_fields import field_meant_by
@@ -163,9 +162,11 @@ def _check_values(jobs: Sequence[Job], parsed: Mapping[int, Mapping[DocumentFiel
             given = {field.name for field in parsed[job.pk]}
             errors = _new_errors(error, original, given)
             _refuse([f"{original}: {text}" for text in _broken_rules(errors, job)])
-    _check_predecessors(
-        [pair for pair in zip(jobs, changed, strict=True) if pair[0].after != pair[1].after]
-    )
+    relinked = [pair for pair in zip(jobs, changed, strict=True) if pair[0].after != pair[1].after]
+    errors_of_links = chains.check_links_of([job for _original, job in relinked], alias_for(Job))
+    for position, refusal in errors_of_links.items():
+        original, job = relinked[position]
+        _refuse([f"{original}: {text}" for text in _broken_rules(refusal, job)])
 
 
 def _new_errors(error: ValidationError, original: Job, given: set[str]) -> ValidationError:
@@ -177,23 +178,6 @@ def _new_errors(error: ValidationError, original: Job, given: set[str]) -> Valid
         existing = earlier.error_dict.keys() - given
     errors = {name: each for name, each in error.error_dict.items() if name not in existing}
     return ValidationError(errors)
-
-
-def _check_predecessors(changes: Sequence[tuple[Job, Job]]) -> None:
-    """Check that ``after`` names existing jobs and that the jobs together form no cycle.
-
-    ``changes``: each unchanged and changed job. Raises ``CommandError`` with the error of one job.
-    """
-    if not changes:
-        return
-    using = alias_for(Job)
-    keys = {split_label(label) for _original, job in changes for label in job.after}
-    ids, edges = chains.read_ids(keys, using), chains.read_edges(using)
-    for original, job in changes:
-        try:
-            chains.resolve_follows(job, job.pk, ids, edges, Job.objects.using(using).in_bulk)
-        except ValidationError as error:
-            _refuse([f"{original}: {text}" for text in _broken_rules(error, job)])
 
 
 def _save_many(

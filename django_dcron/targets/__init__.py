@@ -18,6 +18,7 @@ from django_dcron.targets.declaration import (
 from django_dcron.targets.queues import allowed_queues, check_queue, is_reserved
 from django_dcron.targets.redaction import (
     MASK,
+    has_unrestored_mask,
     redact_changed_secrets,
     redact_secrets,
     restore_secrets,
@@ -47,6 +48,7 @@ __all__ = [
     "declared_for",
     "discovery_problem",
     "get",
+    "has_unrestored_mask",
     "is_known",
     "is_reserved",
     "isolated_registry",

@@ -8,6 +8,7 @@ argument or inside a text has no name and isn't recognized.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -44,6 +45,24 @@ def restore_secrets(value: Any, original: Any) -> Any:
     another option.
     """
     return _restore_value(value, original, redact_secrets(original))
+
+
+def has_unrestored_mask(value: Any, original: Any) -> bool:
+    """Return whether ``restore_secrets`` left a mask in ``value`` that stands for a secret.
+
+    If ``original`` has secrets, any further mask counts. Otherwise, the text of a mask is a mask
+    only at the place of a secret.
+    """
+    if _masks_in(value) <= _masks_in(original):
+        return False
+    if redact_secrets(original) != original:
+        return True
+    unmasked = json.loads(json.dumps(value).replace(MASK, "unmasked"))
+    return CHANGED_MASK in json.dumps(redact_changed_secrets(unmasked, value))
+
+
+def _masks_in(value: Any) -> int:
+    return json.dumps(value).count(MASK)
 
 
 def _redact_value(value: Any, before: Any, words: tuple[str, ...]) -> Any:

@@ -182,6 +182,15 @@ def test_secrets_are_masked_and_a_mask_keeps_the_secret() -> None:
     assert (refused.code, "hunter2" in refused.err) == (USAGE_ERROR, False)
 
 
+def test_mask_without_its_secret_changes_no_job(feeds: list[Job]) -> None:
+    Job.objects.update(target="tests.app.tasks.echo")
+    Job.objects.filter(name="feed-1").update(kwargs={"password": "hunter2"})
+    refused = call("set", "feed-*", 'kwargs={"password": "********"}', "--yes")
+    assert refused.code == USAGE_ERROR
+    assert refused.err.startswith("Nothing was changed.\nfeed-0: kwargs: ")
+    assert not entries_by_users().exists()
+
+
 def test_changed_secrets_are_marked() -> None:
     make_idle_job(name="secret", target="tests.app.tasks.echo", kwargs={"password": "hunter2"})
     assignment = ("set", "secret", 'kwargs={"password": "hunter3"}')

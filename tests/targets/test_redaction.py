@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from django_dcron.targets import MASK, redact_changed_secrets, redact_secrets, restore_secrets
+from django_dcron.targets import (
+    MASK,
+    has_unrestored_mask,
+    redact_changed_secrets,
+    redact_secrets,
+    restore_secrets,
+)
 from django_dcron.targets.redaction import CHANGED_MASK
 
 SECRETS = [
@@ -119,3 +125,37 @@ def test_mask_that_was_moved_does_not_show_the_secret(moved: Any) -> None:
     own: Any = ["--password", "x"]
     own = {"list": own} if isinstance(moved, dict) else own
     assert restore_secrets(moved, own) == moved
+    assert has_unrestored_mask(moved, own)
+
+
+@pytest.mark.parametrize(
+    ("value", "own"),
+    [
+        ({"password": MASK}, {}),
+        ({"password": CHANGED_MASK}, {}),
+        ({"password": [MASK]}, {}),
+        ([{"token": MASK}], [{"city": "Rome"}]),
+        (["--token", MASK], []),
+        (["-v", f"--token={MASK}"], ["--token=x"]),
+        ({"dsn": f"postgres://shop:{MASK}@db/shop"}, {}),
+        ({"dsn": f"postgres://shop:{MASK}@new/shop"}, {"dsn": "postgres://shop:x@old/shop"}),
+        ({"renamed": MASK}, {"password": "x"}),
+        ({"password": "x", "also": MASK}, {"password": "x"}),
+    ],
+)
+def test_mask_without_its_secret_is_found(value: Any, own: Any) -> None:
+    assert has_unrestored_mask(restore_secrets(value, own), own)
+
+
+@pytest.mark.parametrize(
+    ("value", "own"),
+    [
+        ({"line": MASK}, {}),
+        ([MASK, 1], []),
+        ({"line": MASK, "password": "x"}, {"line": MASK, "password": "y"}),
+        ({"password": "x"}, {}),
+        ({"password": MASK, "city": "Oslo"}, {"password": "x"}),
+    ],
+)
+def test_text_that_masks_nothing_is_no_unrestored_mask(value: Any, own: Any) -> None:
+    assert not has_unrestored_mask(restore_secrets(value, own), own)

@@ -47,7 +47,7 @@ from django_dcron.management.dcron.option_values import parse_json, parse_time_o
 from django_dcron.management.dcron.output import GOOD, Output, add_json, iso, time_text
 from django_dcron.models import Cursor, Job
 from django_dcron.schedules.sentences import replace_sentences
-from django_dcron.targets import restore_secrets
+from django_dcron.targets import MASK, has_unrestored_mask, restore_secrets
 from django_dcron.targets.declared_fields import field_meant_by
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import same_json
@@ -295,8 +295,16 @@ def _parse(field: DocumentField, text: str, job: Job, now: datetime) -> Any:
     except (ValueError, RecursionError):
         written = text  # the field names what it accepts
     value = field.read(written)
+    if not field.confidential:
+        return value
     # A masked secret, such as one that was copied from ``dcron show``, stays as it is.
-    return restore_secrets(value, field.value_of(job)) if field.confidential else value
+    own = field.value_of(job)
+    if has_unrestored_mask(value := restore_secrets(value, own), own):
+        raise usage_error(
+            f"{job}: {field.name}: {MASK} stands for a secret that the job doesn't have there. "
+            "Enter the secret."
+        )
+    return value
 
 
 def _why_not_settable(name: str) -> str:

@@ -4,7 +4,9 @@ import json
 import re
 import shlex
 import signal
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from getpass import getuser
 from io import StringIO
 from random import Random
@@ -29,6 +31,7 @@ from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.management.commands.dcron import Command
 from django_dcron.management.dcron import backfill as backfill_command
 from django_dcron.management.dcron import bulk_actions, progress_bar, run_absence, run_watch
+from django_dcron.management.dcron import pause as pause_command
 from django_dcron.management.dcron import rerun as rerun_command
 from django_dcron.management.dcron import run as run_command
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
@@ -646,6 +649,54 @@ def test_pause_without_reason_and_end_keeps_those_of_a_paused_job() -> None:
     version = job.version
     job.refresh_from_db()
     assert (job.version, job.pause_reason) == (version, f"data provider down ({getuser()})")
+
+
+def after_the_selection(change: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call ``change`` after the next command has read the jobs, and before it changes them."""
+    perform_plan = bulk_actions.perform_plan
+
+    def perform_later(*arguments: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        change()
+        perform_plan(*arguments, **options)
+
+    monkeypatch.setattr(bulk_actions, "perform_plan", perform_later)
+
+
+def test_pause_reports_the_pause_that_another_user_began_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = make_idle_job(name="first")
+    for reason in ("incident", "migration"):
+        after_the_selection(partial(control.pause, job, reason), monkeypatch)
+        assert call("pause", "first") == (0, f"first: already paused until resumed: {reason}\n")
+    after_the_selection(partial(control.pause, job, "other"), monkeypatch)
+    code, shown = document("pause", "first", "--reason", "deploy")
+    (result,) = shown["results"]
+    assert (code, result["replaced"]) == (0, {"reason": "other", "until": None})
+    assert Job.objects.get().pause_reason == f"deploy ({getuser()})"
+
+
+def test_pause_of_a_job_that_another_user_resumed_meanwhile_is_no_earlier_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = make_idle_job(name="first")
+    call("pause", "first")
+    after_the_selection(partial(control.resume, job), monkeypatch)
+    assert call("pause", "first") == (0, f"first: paused until resumed: by {getuser()}\n")
+    assert not Job.objects.get().enabled
+
+
+def test_pause_is_refused_while_another_transaction_locks_the_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lock(*_arguments: Any) -> None:
+        raise OperationalError("database is locked")
+
+    make_idle_job(name="first")
+    monkeypatch.setattr(pause_command, "lock_cursors", lock)
+    code, message = call("pause", "first")
+    assert (code, message.splitlines()[0]) == (1, "first: refused: database is locked")
 
 
 def test_pause_of_a_finished_job_lasts_although_its_schedule_is_edited() -> None:

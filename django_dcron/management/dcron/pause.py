@@ -7,12 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import OperationalError, transaction
 
 from django_dcron import control
+from django_dcron.db.contention import despite_contention, is_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.bulk_skips import why_not_paused
+from django_dcron.jobs.locking import lock_cursors, lock_jobs
 from django_dcron.management.dcron import bulk_actions, option_values
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
@@ -68,21 +71,44 @@ def _pause(
     jobs: Sequence[Job], reason: str, until: datetime | None, replacing: Collection[int]
 ) -> list[ActionOutcome | Exception]:
     """Pause the jobs. ``replacing``: the jobs whose earlier pause is replaced, by primary key."""
-    earlier: list[dict[str, Any] | None] = [
-        None if job.enabled else {"reason": job.pause_reason, "until": job.paused_until}
-        for job in jobs
-    ]
-    wanted = {"reason": reason, "until": until}
+    using = alias_for(Job)
+    try:
+        return despite_contention(
+            lambda: _pause_locked(jobs, reason, until, replacing, using), using
+        )
+    except OperationalError as error:
+        if not is_contention(error):
+            raise
+        return [error] * len(jobs)
+
+
+def _pause_locked(
+    jobs: Sequence[Job],
+    reason: str,
+    until: datetime | None,
+    replacing: Collection[int],
+    using: str,
+) -> list[ActionOutcome | Exception]:
+    """Pause the jobs in one transaction. Another user may have changed them since the selection."""
     refused: dict[int, Exception] = {}  # by primary key
-    for replace in (False, True):
-        group = [job for job in jobs if (job.pk in replacing) is replace]
-        errors = control.pause_many(group, reason, until, replace=replace)
-        refused |= {group[position].pk: error for position, error in errors.items()}
+    keys = [job.pk for job in jobs]
+    with transaction.atomic(using=using):
+        lock_cursors(keys, using)
+        earlier: dict[int, dict[str, Any]] = {
+            pk: {"reason": row.pause_reason, "until": row.paused_until}
+            for pk, row in lock_jobs(keys, using).items()
+            if not row.enabled
+        }
+        for replace in (False, True):
+            group = [job for job in jobs if (job.pk in replacing) is replace]
+            errors = control.pause_many(group, reason, until, replace=replace)
+            refused |= {group[position].pk: error for position, error in errors.items()}
+    wanted = {"reason": reason, "until": until}
     return [
         _unchanged(**before)
-        if before and (_is_paused(refused.get(job.pk)) or before == wanted)
-        else refused.get(job.pk) or _done(reason, until, before)
-        for job, before in zip(jobs, earlier, strict=True)
+        if before and (_is_paused(refused.get(pk)) or before == wanted)
+        else refused.get(pk) or _done(reason, until, before)
+        for pk, before in ((pk, earlier.get(pk)) for pk in keys)
     ]
 
 

@@ -651,6 +651,19 @@ def test_pause_without_reason_and_end_keeps_those_of_a_paused_job() -> None:
     assert (job.version, job.pause_reason) == (version, f"data provider down ({getuser()})")
 
 
+@pytest.mark.parametrize("option", [("--reason", ""), ("--until", "2w"), ("--for", "2w")])
+def test_pause_with_an_empty_reason_or_only_an_end_replaces_the_pause(
+    option: tuple[str, str],
+) -> None:
+    make_idle_job(name="first")
+    call("pause", "first", "--reason", "data provider down", "--until", "1w")
+    code, shown = document("pause", "first", *option)
+    (result,) = shown["results"]
+    assert (code, result["replaced"]["reason"]) == (0, f"data provider down ({getuser()})")
+    job = Job.objects.get()
+    assert (job.pause_reason, job.paused_until is None) == (f"by {getuser()}", not option[1])
+
+
 def after_the_selection(change: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Call ``change`` after the next command has read the jobs, and before it changes them."""
     perform_plan = bulk_actions.perform_plan

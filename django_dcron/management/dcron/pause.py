@@ -41,7 +41,7 @@ pause --tag billing --dry-run
 def add_arguments(parser: CommandParser) -> None:
     add_selection(parser)
     parser.add_argument(
-        "--reason", default="", metavar="TEXT", help="shown with the job; your user name is added"
+        "--reason", metavar="TEXT", help="shown with the job; your user name is added"
     )
     option_values.add_end(parser, "the pause", "when you resume the jobs")
     bulk_actions.add_confirmation(parser)
@@ -52,10 +52,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     now = database_now(alias_for(Job))
     until = option_values.parse_end(options, now)
     selected = select(options, find_job)
-    reason = bulk_actions.reason_with_user(options["reason"])
+    reason = bulk_actions.reason_with_user(options["reason"] or "")
     # As in the admin, only the pause of a named job replaces the reason and end of another pause,
-    # if it has a reason or an end itself. Automatic pauses are always replaced.
-    replacing = {job.pk for job in selected.named} if options["reason"] or until else set()
+    # if it has a reason (even an empty one) or an end itself. Automatic pauses are always replaced.
+    is_replacing = options["reason"] is not None or until is not None
+    replacing = {job.pk for job in selected.named} if is_replacing else set()
     skipped = bulk_actions.skipped_jobs(selected, why_not_paused)
     plan = Plan(
         [bulk_actions.action_on_job(job) for job in selected.rows if job.pk not in skipped],

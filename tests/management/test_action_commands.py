@@ -1353,7 +1353,8 @@ def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess)
     assert code == 0
     assert message.startswith(
         "hourly: 0 runs created.\n3 other occurrences skipped: a run exists.\n2 of them are "
-        "missed, failed or cancelled. To run them again: manage.py dcron rerun --job hourly "
+        "missed, failed or cancelled. To rerun all such runs of this period, including manual "
+        "runs: manage.py dcron rerun --job hourly "
     )
 
 
@@ -1366,6 +1367,8 @@ def test_backfill_prints_how_to_run_unsuccessful_runs_again(options: tuple[str, 
             for hour, state in ((5, "missed"), (6, "cancelled"), (7, "failed"), (8, "succeeded"))
         }
         make_run(job, "pending", trigger="rerun", rerun_of=runs[5])
+        between = datetime(2026, 11, 3, 6, 30, tzinfo=UTC)
+        make_run(job, "cancelled", trigger="manual", scheduled_at=between)
         window = ("backfill", "every hour", "14:00", "18:00")
         command = (
             "rerun --job 'every hour' --state missed --state failed --state cancelled "
@@ -1373,12 +1376,12 @@ def test_backfill_prints_how_to_run_unsuccessful_runs_again(options: tuple[str, 
         )
         message = call(*window, *options)[1]
         assert (
-            "2 of them are missed, failed or cancelled. To run them again: manage.py dcron "
-            f"{command}" in message
+            "2 of them are missed, failed or cancelled. To rerun all such runs of this period, "
+            f"including manual runs: manage.py dcron {command}" in message
         )
         assert document(*window, *options)[1]["unsuccessful"] == 2
         *_, last = call(*shlex.split(command), "--yes")[1].splitlines()
-        assert last == "rerun: 2 done"
+        assert last == "rerun: 3 done", "with the manual run"
         assert "missed, failed" not in call(*window, *options)[1]
 
 

@@ -179,7 +179,7 @@ def _print(output: Output, job: Job, planned: Backfill, dry_run: bool) -> None:
         number = len(planned.unsuccessful)
         output.line(
             f"{number} of them {'is' if number == 1 else 'are'} missed, failed or cancelled. "
-            f"To run {'it' if number == 1 else 'them'} again: manage.py dcron rerun "
+            "To rerun all such runs of this period, including manual runs: manage.py dcron rerun "
             f"{_rerun_selection(job, planned)}",
             WARNING,
         )
@@ -199,7 +199,10 @@ def _range_text(job: Job, planned: Backfill) -> str:
 
 
 def _rerun_selection(job: Job, planned: Backfill) -> str:
-    """Return the options of ``dcron rerun`` that select the unsuccessful runs."""
+    """Return the options of ``dcron rerun`` that select the unsuccessful runs.
+
+    They also select the job's other runs in between, such as manual runs.
+    """
     zone = schedule_zone_of(job)
     states = " ".join(f"--state {state.value}" for state in UNSUCCESSFUL)
     since = planned.unsuccessful[0]

@@ -28,7 +28,14 @@ from django_dcron.exceptions import Conflict
 from django_dcron.jobs import deletion, pausing, saving, sync
 from django_dcron.jobs.calendars import save_calendar
 from django_dcron.jobs.cursors import disable_exhausted
-from django_dcron.jobs.sync import ChangeKind, SyncChange, comparison, stored, writing
+from django_dcron.jobs.sync import (
+    ChangeKind,
+    SyncChange,
+    comparison,
+    predecessors,
+    stored,
+    writing,
+)
 from django_dcron.jobs.sync.comparison import WORKING_DAYS_CAUTION
 from django_dcron.management.dcron import sync as sync_command
 from django_dcron.management.dcron.run_absence import TEXTS, Absence
@@ -338,6 +345,25 @@ def test_search_for_twins_compares_each_job_once(
     assert len(compared) == number + 1
 
 
+def test_twin_is_the_oldest_job_that_does_the_same_work() -> None:
+    work = {"target": "tests.app.tasks.echo", "kwargs": {"city": 1}}
+    imported = [make_job(name=f"old-{n}", import_source="redbeat", **work) for n in range(2)]
+    declared = [make_job(name=f"new-{n}", declared={}, **work) for n in range(2)]
+    twins = sync.enabled_twins([*imported, *declared], Job.objects.all())
+    assert twins == {
+        **{job.pk: declared[0] for job in imported},
+        **{job.pk: imported[0] for job in declared},
+    }
+
+
+def test_shadow_of_a_declared_job_has_no_twin() -> None:
+    """It doesn't do the work."""
+    shadow = {"target": "shadow:tests.app.tasks.echo"}
+    make_job(name="new", declared={}, **shadow)
+    make_job(name="old", import_source="redbeat", **shadow)
+    assert sync.enabled_twins(Job.objects.all(), Job.objects.all()) == {}
+
+
 def test_changed_secrets_are_marked() -> None:
     with code(name="new", kwargs={"city": "ftp://ann:a@bonn"}):
         synced()
@@ -587,6 +613,12 @@ def test_unknown_job_in_after_is_refused_with_similar_names(
     assert str(bad).startswith(f"invalid bad after: There is no job {label!r}. ")
     assert str(bad).endswith(advice)
     assert len(changes) == 3
+
+
+def test_job_itself_is_not_suggested_instead_of_an_unknown_job() -> None:
+    cron("@daily", name="import", after={"imports": "ended"})(report)
+    (change,) = sync.plan()
+    assert str(change).endswith("There is no job 'imports'." + predecessors.WITH_NAMESPACE)
 
 
 @pytest.mark.parametrize("fields", [{"max_attempts": 0}, {"after": {"zzz": "failed"}}])

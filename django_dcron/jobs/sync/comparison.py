@@ -117,7 +117,7 @@ def enabled_twins(jobs: Iterable[Job], rows: QuerySet[Job]) -> dict[int, Job]:
     """
     jobs = list(jobs)
     declared = [job for job in jobs if job.declared is not None and not is_shadow(job.target)]
-    imported = [job for job in jobs if job.declared is None and job.import_source]
+    imported = [job for job in jobs if job.import_source]
     enabled = rows.filter(enabled=True)
     targets_of_imported = {job.target.removeprefix(PREFIX) for job in imported}
     candidates = (
@@ -135,7 +135,7 @@ def enabled_twins(jobs: Iterable[Job], rows: QuerySet[Job]) -> dict[int, Job]:
 
 def _imported_jobs(rows: QuerySet[Job], executed: set[str]) -> dict[Hashable, Job]:
     """Return the imported jobs, and shadows of them, with these targets. See ``_by_work``."""
-    imported = rows.filter(declared__isnull=True).exclude(import_source="")
+    imported = rows.exclude(import_source="")
     return _by_work(imported, executed | {f"{PREFIX}{target}" for target in executed})
 
 

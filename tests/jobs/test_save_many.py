@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from django_dcron import control
 from django_dcron.exceptions import BulkSaveError, Conflict
 from django_dcron.jobs import batch, chains, saving
-from django_dcron.jobs.batch_reading import JobToSave
 from django_dcron.models import Calendar, Cursor, Job, Link, Run, Statistics
 from django_dcron.testing import set_clock
 from tests.depth import examples
@@ -77,7 +75,6 @@ ENTRIES = st.lists(
     min_size=1,
     max_size=8,
 )
-ORIGINS = (None, ("", None, None), ("s", "first", None))
 
 
 def set_up() -> None:
@@ -142,14 +139,13 @@ def undone() -> Iterator[None]:
 
 
 @settings(max_examples=examples(300))
-@given(entries=ENTRIES, at_once=st.sampled_from((2, 500)), expected_origin=st.sampled_from(ORIGINS))
+@given(entries=ENTRIES, at_once=st.sampled_from((2, 500)))
 def test_save_many_has_the_same_results_as_saving_each_job(
-    entries: list[tuple[Any, int | None, dict[str, Any]]], at_once: int, expected_origin: Any
+    entries: list[tuple[Any, int | None, dict[str, Any]]], at_once: int
 ) -> None:
     versions = [version for _source, version, _fields in entries]
     with undone(), set_clock(NOW), pytest.MonkeyPatch.context() as patch:
         patch.setattr(saving, "SAVED_AT_ONCE", at_once)
-        patch.setattr(saving, "JobToSave", partial(JobToSave, expected_origin=expected_origin))
         set_up()
         before = snapshot()
         with undone():

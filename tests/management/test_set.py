@@ -265,6 +265,16 @@ def test_relative_time_is_the_same_for_all_jobs(
     assert starts_at is not None
 
 
+def test_sentence_counts_from_the_same_day_for_all_jobs(
+    feeds: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime(2001, 1, 1, 12, tzinfo=UTC)
+    monkeypatch.setattr(set_command, "database_now", lambda using: now)
+    assert call("set", "feed-*", "schedule=every 2 weeks on Friday at 9:00", "--yes").code == 0
+    (schedule,) = {*Job.objects.values_list("schedule", flat=True)}
+    assert schedule.startswith("@rrule 2001-01-05T09:00 ")
+
+
 def test_dry_run_for_several_jobs_shows_the_changes_and_saves_nothing(feeds: list[Job]) -> None:
     dry = call("set", "feed-*", "schedule=0 0 2 1 *", "--dry-run")
     assert (dry.code, dry.out.count("-> 0 0 2 1 *")) == (0, 3)
@@ -336,13 +346,18 @@ def test_refusal_names_the_job_as_it_is_stored(feeds: list[Job]) -> None:
     assert refused.err.startswith("Nothing was changed.\nfeed-0: namespace: ")
 
 
-def test_calendar_of_several_jobs_is_read_once(feeds: list[Job]) -> None:
+@pytest.mark.parametrize("assignment", ["calendar=holidays", 'after={"first": "failed"}'])
+def test_number_of_queries_does_not_grow_with_the_selected_jobs(assignment: str) -> None:
     Calendar.objects.create(name="holidays", dates="2026-12-25")
-    with CaptureQueriesContext(connection) as few:
-        assert call("set", "feed-0", "feed-1", "calendar=holidays", "--dry-run").code == 0
-    with CaptureQueriesContext(connection) as more:
-        assert call("set", "feed-*", "calendar=holidays", "--dry-run").code == 0
-    assert len(more) <= len(few)
+    make_idle_job(name="first")
+    counts = []
+    for namespace, number in (("few", 3), ("many", 30)):
+        for _ in range(number):
+            make_idle_job(namespace=namespace)
+        with CaptureQueriesContext(connection) as queries:
+            assert call("set", f"{namespace}/*", assignment, "--dry-run").code == 0
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("options", [("--yes",), ("--dry-run",)])

@@ -408,6 +408,23 @@ def test_pause_by_a_user_survives_all_code_changes() -> None:
     assert (the_job().enabled, the_job().pause_reason) == (False, "stocktaking")
 
 
+def test_pause_by_a_user_survives_if_code_no_longer_disables_the_job() -> None:
+    with code(enabled=False):
+        synced()
+        pausing.pause(the_job(), "the provider is down")
+        assert synced() == []
+    with code():
+        assert synced() == [
+            "update report only its stored declaration; the job keeps its values",
+            "keep report enabled: false (code: true; to reset: manage.py dcron resume report)",
+        ]
+        assert synced() == []
+        assert (the_job().enabled, the_job().pause_reason) == (False, "the provider is down")
+        pausing.resume(the_job())
+        assert synced() == []
+    assert the_job().enabled
+
+
 def test_disabling_in_code_clears_the_end_of_a_pause_by_a_user() -> None:
     until = datetime(2090, 1, 1, tzinfo=UTC)
     with code(enabled=True):

@@ -261,11 +261,14 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], dic
         current = to_stored(field.value_of(job))
         if name == "enabled" and _is_undeclared_or_finished(job):
             current = declared_before
+        is_edited = not same_json(current, declared_before)
+        if name == "enabled" and _is_paused_by_person(job):
+            is_edited = True  # even if the previous declaration disabled the job, too
         if not same_json(current, declared):
-            if same_json(current, declared_before):
-                updates[name] = declared
-            else:
+            if is_edited:
                 kept[name] = declared
+            else:
+                updates[name] = declared
     return updates, kept
 
 
@@ -297,9 +300,8 @@ def edited_fields(job: Job) -> set[str]:
     """Return the fields of a declared job that a person changed, including those of a pause."""
     declared = job.declared or {}
     edited = _edited_definition_fields(job)
-    was_paused = not job.enabled and job.pause_reason not in AUTOMATIC_PAUSES
     was_enabled = job.enabled and declared.get("enabled") is False
-    if was_paused or was_enabled:
+    if _is_paused_by_person(job) or was_enabled:
         return edited | {"enabled", "pause_reason", "paused_until"}
     return edited
 
@@ -344,6 +346,10 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
     if same and "enabled" not in values:
         return {}
     return {"enabled": enabled, "pause_reason": reason, "paused_until": None}
+
+
+def _is_paused_by_person(job: Job) -> bool:
+    return not job.enabled and job.pause_reason not in AUTOMATIC_PAUSES
 
 
 def _is_or_becomes_enabled(job: Job) -> bool:

@@ -74,7 +74,9 @@ def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
     end.
 
     Raises ``InvalidValue`` if the reason has more than 255 characters or can't be stored, or if
-    ``until`` is naive, in the past or after 2199. Raises ``Conflict`` if the job has been deleted.
+    ``until`` is naive, in the past or after 2199. Raises ``NotPossible`` with ``until`` if a sync
+    disabled the job, because the end of the pause would enable it. Raises ``Conflict`` if the job
+    has been deleted.
     """
     return _switch(job, _pause_of(reason, until))
 
@@ -134,9 +136,9 @@ def pause_many(
     Each batch of 500 jobs is a transaction of a few statements. Returns the errors of the refused
     jobs by their position in ``jobs``; the others are paused. Without ``replace``, a job that is
     already paused is refused and keeps its reason and end. A job that is disabled by the end of its
-    schedule or by a sync isn't refused: it then stays paused until someone resumes it.
-    ``on_progress`` is called after each batch with the number of jobs that are done. Raises
-    ``InvalidValue`` like ``pause``.
+    schedule or by a sync isn't refused for that reason: without ``until``, it then stays paused
+    until someone resumes it. ``on_progress`` is called after each batch with the number of jobs
+    that are done. Raises ``InvalidValue`` like ``pause``.
     """
     return _switch_many(jobs, _pause_of(reason, until, replaces=replace), on_progress)
 

@@ -43,7 +43,7 @@ from django_dcron.jobs.placement import (
     write_placements,
 )
 from django_dcron.models import Calendar, Cursor, Job
-from django_dcron.models.job_states import AUTOMATIC_PAUSES, EXHAUSTED
+from django_dcron.models.job_states import AUTOMATIC_PAUSES, DISABLED_BY_SYNC, EXHAUSTED
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import MICROSECOND
@@ -66,7 +66,8 @@ class SwitchRequest:
     replaces: bool = True
     """Whether a pause replaces an earlier pause. Otherwise, a paused job is refused.
 
-    Automatic pauses are always replaced, so that the job doesn't start without a person.
+    Automatic pauses are always replaced, so that the job doesn't start without a person. A job that
+    a sync disabled is refused if the pause has an end, because the end would enable the job.
     """
 
     def is_done(self, row: Job, cursor: Cursor | None, now: datetime) -> bool:
@@ -148,6 +149,15 @@ class _Batch:
         cursor = self.cursors.get(row.pk)
         if self.switch.is_done(row, cursor, self.now):
             return
+        if self.switch.until and not row.enabled and row.pause_reason in DISABLED_BY_SYNC:
+            raise NotPossible(
+                _(
+                    "A sync disabled %(job)s, and the end of a pause would enable it. "
+                    "Pause it without an end."
+                ),
+                job=str(row),
+                code="disabled_by_sync",
+            )
         is_paused = not row.enabled and row.pause_reason not in AUTOMATIC_PAUSES
         if is_paused and not self.switch.replaces:
             raise NotPossible(_("%(job)s is already paused."), job=str(row), code="paused")

@@ -14,7 +14,8 @@ EXHAUSTED = _("its schedule has no further occurrence")
 """The pause reason of a finished job."""
 NO_LONGER_DECLARED = "no longer declared in code"
 DECLARED_DISABLED = "declared disabled in code"
-AUTOMATIC_PAUSES = (NO_LONGER_DECLARED, DECLARED_DISABLED, EXHAUSTED)
+DISABLED_BY_SYNC = (NO_LONGER_DECLARED, DECLARED_DISABLED)
+AUTOMATIC_PAUSES = (*DISABLED_BY_SYNC, EXHAUSTED)
 """The reasons of pauses that a new schedule or the next sync may end."""
 
 IS_ENABLED = Q(enabled=True) & _HAS_NO_PROBLEM

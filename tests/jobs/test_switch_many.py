@@ -256,6 +256,23 @@ def test_pause_that_does_not_replace_replaces_an_automatic_pause(reason: str) ->
     assert Job.objects.get().pause_reason == "deploy"
 
 
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("reason", [NO_LONGER_DECLARED, DECLARED_DISABLED])
+def test_job_disabled_by_a_sync_is_not_paused_with_an_end(reason: str, replace: bool) -> None:
+    """The end of the pause would enable the job."""
+    disabled, other = make_idle_job(), make_idle_job()
+    Job.objects.filter(pk=disabled.pk).update(enabled=False, pause_reason=reason)
+    until = database_now("default") + timedelta(seconds=1)
+    with refusal(NotPossible, "disabled_by_sync"):
+        control.pause(disabled, "deploy", until)
+    refused = control.pause_many([disabled, other], "deploy", until, replace=replace)
+    assert {at: getattr(error, "code", "") for at, error in refused.items()} == {
+        0: "disabled_by_sync"
+    }
+    assert pausing.end_pauses(Job.objects.using("default")) == 1
+    assert dict(Job.objects.values_list("pk", "enabled")) == {disabled.pk: False, other.pk: True}
+
+
 def test_invalid_end_changes_nothing() -> None:
     job = make_idle_job()
     with refusal(InvalidValue, "in_the_past", field="until"):

@@ -162,7 +162,9 @@ class JobViewSet(BulkJobViewSet):
         permissions=("view_job", "pause_job"),
         body=PauseSerializer(),
         headers=(ETAG,),
-        error_responses={409: "The job has been deleted."},
+        error_responses={
+            409: "The job has been deleted, or a sync disabled it and `until` would enable it."
+        },
     )
     def pause(self, request: Request, job_id: str) -> Response:
         job, values = self._job(job_id), self.validate(PauseSerializer, request.data)

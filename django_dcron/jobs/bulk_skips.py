@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from django_dcron.conf import settings
 from django_dcron.db import clock
+from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.placement import is_exhausted
 from django_dcron.models import Job
 from django_dcron.models.job_states import NO_LONGER_DECLARED
@@ -31,6 +32,11 @@ def why_not_paused(job: Job) -> TranslatableText | None:
     if job.is_finished:
         return TranslatableText(_FINISHED)
     return None if job.enabled else TranslatableText(_("The job is already paused."))
+
+
+def is_paused_already(error: Exception | None) -> bool:
+    """Return whether ``pause_many`` refused the job because it is paused."""
+    return isinstance(error, NotPossible) and error.code == "paused"
 
 
 def why_not_resumable(job: Job) -> TranslatableText | None:

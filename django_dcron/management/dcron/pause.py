@@ -13,8 +13,7 @@ from django_dcron import control
 from django_dcron.db.contention import despite_contention, is_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import NotPossible
-from django_dcron.jobs.bulk_skips import why_not_paused
+from django_dcron.jobs.bulk_skips import is_paused_already, why_not_paused
 from django_dcron.jobs.locking import lock_cursors, lock_jobs
 from django_dcron.management.dcron import bulk_actions, option_values
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
@@ -107,14 +106,10 @@ def _pause_locked(
     wanted = {"reason": reason, "until": until}
     return [
         _unchanged(**before)
-        if before and (_is_paused(refused.get(pk)) or before == wanted)
+        if before and (is_paused_already(refused.get(pk)) or before == wanted)
         else refused.get(pk) or _done(reason, until, before)
         for pk, before in ((pk, earlier.get(pk)) for pk in keys)
     ]
-
-
-def _is_paused(refusal: Exception | None) -> bool:
-    return isinstance(refusal, NotPossible) and refusal.code == "paused"
 
 
 def _unchanged(reason: str, until: datetime | None) -> ActionOutcome:

@@ -1,5 +1,6 @@
 """Create, change, pause, resume or run many jobs in one request, and cancel many runs."""
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -11,9 +12,10 @@ from django.db.models.signals import post_save
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
-from django_dcron.contrib.rest.jobs import selecting
+from django_dcron.contrib.rest.jobs import bulk_views, selecting
 from django_dcron.contrib.rest.jobs.bulk import MAX_JOBS
 from django_dcron.contrib.rest.runs import cancelling
+from django_dcron.db.now import database_now
 from django_dcron.jobs.sync import NO_LONGER_DECLARED
 from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Limit, Link, Run, Statistics
 from tests.contrib.rest.conftest import Api, ApiWith, problem
@@ -321,6 +323,45 @@ def test_filters_skip_jobs_to_which_the_action_does_not_apply(
         assert all(each["detail"] for each in body["skipped"])
     body = api.post("jobs/bulk/resume/", {"ids": [shop["other"].pk]}).json()
     assert (len(body["results"]), body["skipped"]) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("body", "is_replaced"), [({}, False), ({"reason": ""}, True), ({"until": None}, True)]
+)
+def test_pause_by_id_replaces_a_pause_only_with_a_reason_or_end(
+    body: dict[str, Any], is_replaced: bool, api: Api
+) -> None:
+    until = database_now("default") + timedelta(hours=5)
+    paused = control.pause(make_idle_job(), "data provider down", until)
+    other = make_idle_job()
+    response = api.post("jobs/bulk/pause/", {"ids": [paused.pk, other.pk]} | body).json()
+    results, skipped = ([each["id"] for each in response[key]] for key in ("results", "skipped"))
+    paused.refresh_from_db()
+    if is_replaced:
+        assert (results, skipped) == ([paused.pk, other.pk], [])
+        assert (paused.pause_reason, paused.paused_until) == ("by admin", None)
+    else:
+        assert (results, skipped) == ([other.pk], [paused.pk])
+        assert (paused.pause_reason, paused.paused_until) == ("data provider down", until)
+    assert response["refused"] == []
+
+
+def test_pause_by_filter_keeps_a_pause_from_another_request_at_the_same_time(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused, other = make_idle_job(), make_idle_job()
+
+    def select_before_another_request(*args: Any) -> selecting.SelectedJobs:
+        selected = selecting.select_jobs(*args)
+        control.pause(Job.objects.get(pk=paused.pk), "data provider down")
+        return selected
+
+    monkeypatch.setattr(bulk_views, "select_jobs", select_before_another_request)
+    response = api.post("jobs/bulk/pause/", {"all": True, "reason": "deploy"}).json()
+    assert [each["id"] for each in response["results"]] == [other.pk]
+    assert [each["id"] for each in response["skipped"]] == [paused.pk]
+    paused.refresh_from_db()
+    assert paused.pause_reason == "data provider down"
 
 
 def test_requests_after_the_first_continue_where_it_ended(

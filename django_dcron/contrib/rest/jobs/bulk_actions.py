@@ -10,7 +10,11 @@ from rest_framework import serializers
 from django_dcron import control
 from django_dcron.contrib.rest.base_serializers import AnySerializer
 from django_dcron.contrib.rest.jobs.bulk import MAX_JOBS, SavedJobSerializer
-from django_dcron.contrib.rest.jobs.selecting import SelectedJobs, SelectedJobsSerializer
+from django_dcron.contrib.rest.jobs.selecting import (
+    ReasonsById,
+    SelectedJobs,
+    SelectedJobsSerializer,
+)
 from django_dcron.contrib.rest.jobs.serializers import PauseSerializer
 from django_dcron.contrib.rest.jobs.triggering import (
     ReceiptSerializer,
@@ -18,6 +22,7 @@ from django_dcron.contrib.rest.jobs.triggering import (
     receipt,
 )
 from django_dcron.jobs.batching import refusal_text
+from django_dcron.jobs.bulk_skips import is_paused_already
 from django_dcron.models import Job, Run
 
 
@@ -75,10 +80,13 @@ def pause_or_resume_jobs(
     """
     jobs = selected.rows
     errors = {jobs[position].pk: error for position, error in pause_or_resume(jobs).items()}
+    unchanged = {pk: error for pk, error in errors.items() if is_paused_already(error)}
+    refused = {pk: error for pk, error in errors.items() if pk not in unchanged}
+    skipped = selected.skipped | _reasons(selected, unchanged)
     return {
         "results": [job for job in jobs if job.pk not in errors],
-        "refused": _refused(selected, errors),
-        "skipped": [{"id": pk, "detail": why} for pk, why in selected.skipped.items()],
+        "refused": _unchanged_jobs(_reasons(selected, refused) | selected.missing),
+        "skipped": _unchanged_jobs(skipped),
         "next": selected.next_after,
     }
 
@@ -105,15 +113,14 @@ def trigger_jobs(
             receipts.append(receipt(result, job, url_of(result)))
     return {
         "results": receipts,
-        "refused": _refused(selected, errors),
+        "refused": _unchanged_jobs(_reasons(selected, errors) | selected.missing),
         "next": selected.next_after,
     }
 
 
-def _refused(selected: SelectedJobs, errors: Mapping[int, Exception]) -> list[dict[str, Any]]:
-    """Return the refused jobs with their reasons, also those that don't exist, by id."""
-    reasons = {
-        job.pk: refusal_text(errors[job.pk], job) for job in selected.rows if job.pk in errors
-    }
-    reasons |= selected.missing
+def _reasons(selected: SelectedJobs, errors: Mapping[int, Exception]) -> ReasonsById:
+    return {job.pk: refusal_text(errors[job.pk], job) for job in selected.rows if job.pk in errors}
+
+
+def _unchanged_jobs(reasons: ReasonsById) -> list[dict[str, Any]]:
     return [{"id": pk, "detail": reasons[pk]} for pk in sorted(reasons)]

@@ -68,7 +68,9 @@ class BulkJobViewSet(BaseViewSet):
     def pause_many(self, request: Request) -> Response:
         values = self.validate(PauseManySerializer, request.data)
         reason = signed_reason(values["reason"], request.user.get_username())
-        pause = partial(control.pause_many, reason=reason, until=values["until"])
+        # As in the command line, a filter or an empty request doesn't replace an earlier pause.
+        replace = "ids" in values and not {"reason", "until"}.isdisjoint(request.data)
+        pause = partial(control.pause_many, reason=reason, until=values["until"], replace=replace)
         changed = pause_or_resume_jobs(select_jobs(values, self.scope, why_not_paused), pause)
         return Response(PausedOrResumedJobsSerializer(changed).data)
 

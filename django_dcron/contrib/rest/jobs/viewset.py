@@ -60,9 +60,9 @@ from django_dcron.contrib.rest.viewsets import (
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.lookahead import look_ahead
-from django_dcron.exceptions import NotPossible
 from django_dcron.jobs import chains
 from django_dcron.jobs.action_texts import signed_reason
+from django_dcron.jobs.bulk_skips import is_paused_already
 from django_dcron.models import Job, Run
 
 
@@ -172,7 +172,7 @@ class JobViewSet(BulkJobViewSet):
         replace = not {"reason", "until"}.isdisjoint(request.data)
         refused = control.pause_many([job], reason, values["until"], replace=replace)
         if (error := refused.get(0)) is not None:
-            if not (isinstance(error, NotPossible) and error.code == "paused"):
+            if not is_paused_already(error):
                 raise error
             job = self._job(job_id)  # paused as before, which may be another state than was read
         return _response(job)

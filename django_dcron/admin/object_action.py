@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
 from django import forms
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 from django_dcron.admin.action_forms import ObjectActionForm
@@ -30,6 +30,10 @@ class ActionResult:
 
 def _no_refusal(obj: Any) -> StrOrPromise:
     return ""
+
+
+def _all_rows(rows: QuerySet[Any]) -> QuerySet[Any]:
+    return rows
 
 
 def _no_permissions(obj: Any) -> Sequence[str]:
@@ -57,6 +61,8 @@ class ObjectAction(Generic[M]):
     """
     form: type[ObjectActionForm] | None = None
     """The form shown before the action is applied. ``apply`` validates it again."""
+    narrow_all: Callable[[QuerySet[M]], QuerySet[M]] = _all_rows
+    """Returns the rows to which the action applies if the user selects all rows of the list."""
     apply_many: Callable[[HttpRequest, Sequence[M]], Sequence[ActionResult | Exception]] | None = (
         None
     )

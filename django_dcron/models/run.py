@@ -79,6 +79,9 @@ def claimed_ahead(now: datetime) -> Q:
     """Match the undispatched runs that nodes claimed for occurrences after ``now``.
 
     With jitter, a run is due later than its occurrence. It isn't ahead in between.
+
+    A cancellation by filter omits these runs: cancelling a backlog must not cancel a nightly job's
+    next run.
     """
     return Q(state=State.PENDING, trigger=Trigger.SCHEDULE, attempt=1, scheduled_at__gt=now)
 

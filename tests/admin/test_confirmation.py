@@ -1,6 +1,7 @@
 """Test the confirmation of list actions: the preview, the action and the report of its results."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from django.test import Client
 from django.utils.html import escape
 
 from django_dcron.admin.lists import confirmation
+from django_dcron.db.now import database_now
 from django_dcron.jobs.action_texts import resumed_text
 from django_dcron.models import Job, Run
 from tests.admin.conftest import NOON, StaffWith, list_url, make_job, make_run, messages, run_url
@@ -207,6 +209,28 @@ def test_action_on_all_that_match_continues_until_all_are_done(
     assert {job.name for job in paused} == {f"job {number}" for number in range(4)}
     assert Job.objects.get(pk=later.pk).enabled
     assert page.url == f"{list_url('job')}?q=job"
+
+
+@pytest.mark.parametrize("most", [2, 500])
+def test_cancellation_of_all_that_match_omits_runs_scheduled_in_the_future(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Cancelling a backlog must not cancel a nightly job's next run, which was claimed ahead."""
+    monkeypatch.setattr("django_dcron.admin.actions.MAX_ROWS", most)
+    job, soon = make_job(), database_now("default") + timedelta(hours=1)
+    backlog = [make_run(job, NOON.replace(hour=hour), state="queued") for hour in range(3)]
+    ahead = make_run(job, soon)
+    page = _ask(admin_client, "cancel", ahead, query="q=", select_across=1)
+    if most == 2:
+        while page.status_code == 200:
+            page = admin_client.post(page.context["path"], _hidden_fields(page))
+    else:
+        _confirm(admin_client, page)
+    cancelled = Run.objects.filter(state="cancelled")
+    assert {*cancelled.values_list("pk", flat=True)} == {run.pk for run in backlog}
+    _confirm(admin_client, _ask(admin_client, "cancel", ahead))
+    ahead.refresh_from_db()
+    assert ahead.state == "cancelled", "it was selected"
 
 
 def test_all_failed_runs_that_match_are_rerun_once(

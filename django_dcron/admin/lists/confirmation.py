@@ -56,6 +56,8 @@ def confirm_or_perform(
     most: int,
 ) -> HttpResponse:
     """Show the confirmation page, or apply a confirmed action to the first ``most`` rows."""
+    if request.POST.get(SELECT_ACROSS) == "1":
+        rows = action.narrow_all(rows)
     if UNTIL in request.POST:
         return _continue(model_admin, request, action, rows, most)
     is_confirmed = CONFIRMED in request.POST

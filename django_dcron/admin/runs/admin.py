@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 from django.utils.functional import SimpleLazyObject
@@ -42,11 +43,14 @@ from django_dcron.admin.object_action import ActionResult, ObjectAction
 from django_dcron.admin.runs.listing import RunListAdmin
 from django_dcron.admin.runs.page import PARTS, RunPage, run_page_part
 from django_dcron.admin.visibility import admin_scope
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import chains
 from django_dcron.diagnosis.chain_graph import chain_of_run
 from django_dcron.diagnosis.start_caution import start_cautions
 from django_dcron.jobs.action_texts import cancelled_text, rerun_text
 from django_dcron.models import Attempt, Job, Run
+from django_dcron.models.run import claimed_ahead
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.targets import redact_secrets
 
@@ -71,6 +75,10 @@ def _cancel_many(request: HttpRequest, runs: Sequence[Run]) -> Sequence[ActionRe
     ]
 
 
+def _without_claimed_ahead(runs: QuerySet[Run]) -> QuerySet[Run]:
+    return runs.exclude(claimed_ahead(database_now(alias_for(Run))))
+
+
 def _why_no_rerun(run: Run) -> str:
     if not run.is_final:
         return _("The run hasn't finished yet.")
@@ -93,9 +101,12 @@ ACTIONS: tuple[ObjectAction[Run], ...] = (
         "cancel",
         refusal=lambda run: _("The run has already finished.") if run.is_final else "",
         form=ReasonForm,
+        narrow_all=_without_claimed_ahead,
         apply_many=_cancel_many,
         explanation=gettext_lazy(
-            "Runs that haven't started are cancelled immediately. Running ones are asked to stop."
+            "Runs that haven't started are cancelled immediately. Running ones are asked to stop. "
+            "If you select all rows of the list, runs whose scheduled time is in the future are "
+            "omitted."
         ),
         confirm_label=lambda number: ngettext("Cancel run", "Cancel runs", number),
     ),

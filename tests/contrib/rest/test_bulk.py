@@ -472,6 +472,16 @@ def test_trigger_of_many_jobs_with_other_arguments_needs_a_permission(api_with: 
     assert Run.objects.count() == 1
 
 
+def test_filters_omit_runs_scheduled_in_the_future(api: Api) -> None:
+    """Cancelling a backlog must not cancel a nightly job's next run, which was claimed ahead."""
+    job, soon = make_idle_job(), database_now("default") + timedelta(hours=1)
+    backlog, ahead = make_run(job, "queued"), make_run(job, scheduled_at=soon)
+    for selection, run in (({"all": True}, backlog), ({"ids": [job.pk]}, ahead)):
+        body = api.post("runs/bulk/cancel/", {"jobs": selection}).json()
+        assert [each["id"] for each in body["results"]] == [str(run.pk)]
+        assert (body["refused"], body["next"]) == ([], None)
+
+
 def test_runs_are_cancelled_by_id(api: Api) -> None:
     job = make_idle_job(overlap_policy="allow")
     runs = [make_run(job, state) for state in ("pending", "running", "succeeded")]

@@ -21,9 +21,12 @@ from django_dcron.contrib.rest.jobs.selecting import (
 )
 from django_dcron.contrib.rest.runs.serializers import CancelSerializer
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
+from django_dcron.db.now import database_now
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.jobs.batching import refusal_text
 from django_dcron.models import Run
+from django_dcron.models.run import claimed_ahead
 from django_dcron.policies.lifecycle import UNFINISHED, State
 
 MAX_RUNS = 1_000
@@ -67,7 +70,8 @@ class CancelManySerializer(CancelSerializer):
     )
     jobs = JobFilterSerializer(
         required=False,
-        help_text="Selects jobs, whose unfinished runs are cancelled. Their schedules continue.",
+        help_text="Selects jobs, whose unfinished runs are cancelled. Their schedules continue. "
+        "Without ids, runs whose scheduled time is in the future are omitted.",
     )
     after = PositionField(
         required=False,
@@ -143,7 +147,7 @@ def _unfinished_runs(values: dict[str, Any], scope: Scope) -> list[Run]:
 
     With ``after``, the rest of that job's runs comes first. Cancelling the others may have changed
     the job's state, so the filter by state doesn't apply to it. Selected jobs may have been deleted
-    since the first request.
+    since the first request. Filters omit runs that are claimed ahead.
     """
     chosen = values["jobs"]
     if "ids" in chosen and "after" not in values:
@@ -153,6 +157,8 @@ def _unfinished_runs(values: dict[str, Any], scope: Scope) -> list[Run]:
             raise ValidationError({"jobs": [message % {"id": pk} for pk in dict.fromkeys(unknown)]})
     jobs = matching_jobs(chosen, scope).using(None).values("pk")
     runs = scope.runs.filter(state__in=UNFINISHED).select_related("job")
+    if "ids" not in chosen:
+        runs = runs.exclude(claimed_ahead(database_now(alias_for(Run))))
     if "after" in values:
         job_id, run_id = values["after"]
         in_any_state = {name: value for name, value in chosen.items() if name != "state"}

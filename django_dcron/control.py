@@ -14,7 +14,7 @@ from django_dcron.conf import settings
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
-from django_dcron.exceptions import NotPossible
+from django_dcron.exceptions import InvalidValue, NotPossible
 from django_dcron.jobs.action_texts import STATE_NAMES
 from django_dcron.jobs.audit.actor import acting_as
 from django_dcron.jobs.audit.recording import AuditedChange, record_changes
@@ -101,7 +101,7 @@ def cancel_many(
     runs: Iterable[Run],
     reason: str = "cancelled manually",
     *,
-    states: Collection[str] = UNFINISHED,
+    states: Iterable[str] = UNFINISHED,
     on_progress: OnProgress | None = None,
 ) -> dict[int, Exception]:
     """Cancel runs as calls of ``cancel`` would, in a few statements per 500 runs.
@@ -109,12 +109,13 @@ def cancel_many(
     Each batch of runs is a transaction. Returns the errors of the refused runs by their position in
     ``runs``; the others are cancelled or asked to stop. With ``states``, such as ``{"queued"}``, a
     run that is in another state by then is refused. ``on_progress`` is called after each batch with
-    the number of runs that are done.
+    the number of runs that are done. Raises ``InvalidValue`` if ``states`` isn't a list or set of
+    states.
     """
-    using, runs = alias_for(Run), require_rows(runs, Run)
+    using, runs, wanted = alias_for(Run), require_rows(runs, Run), _require_states(states)
 
     def change(batch: Sequence[Run]) -> BatchResult:
-        result = despite_contention(lambda: _cancel_batch(batch, reason, states, using), using)
+        result = despite_contention(lambda: _cancel_batch(batch, reason, wanted, using), using)
         refused: dict[int, Exception] = {}
         for position, run in enumerate(batch):
             if run.pk in result.deleted:
@@ -127,6 +128,20 @@ def cancel_many(
     return change_in_batches(
         runs, change, using, on_progress or (lambda done: None), CANCELLED_AT_ONCE
     )
+
+
+def _require_states(states: Iterable[str]) -> frozenset[str]:
+    """Return the states, or raise ``InvalidValue``. Text is refused, although it is iterable."""
+    wanted = frozenset(states)
+    if isinstance(states, str) or not wanted <= frozenset(State):
+        raise InvalidValue(
+            "states",
+            _("%(value)s isn't a list of states of runs (allowed: %(allowed)s)"),
+            value=repr(states if isinstance(states, str) else sorted(map(str, wanted))),
+            allowed=", ".join(State),
+            code="invalid_states",
+        )
+    return wanted
 
 
 def _cancel_batch(

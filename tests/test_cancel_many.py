@@ -14,7 +14,7 @@ from pytest_django import Settings
 
 from django_dcron import control, dispatch
 from django_dcron.dispatch import best_effort
-from django_dcron.exceptions import NotPossible
+from django_dcron.exceptions import InvalidValue, NotPossible
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State, Trigger
 from django_dcron.policies.slots import Slot, backfill_number
@@ -22,6 +22,7 @@ from django_dcron.testing import set_clock
 from tests.depth import examples
 from tests.factories import make_idle_job, make_run
 from tests.jobs.test_save_many import NOW, snapshot, undone
+from tests.refusals import refusal
 from tests.scheduler.stand_ins import MemoryDispatcher
 
 SLOT = {"slot": Slot.RUNNING}
@@ -180,6 +181,25 @@ def test_only_runs_in_the_given_states_are_cancelled(states: set[str]) -> None:
             assert (run.state, run.cancel_requested_at is not None) == (state, is_cancelled)
     assert codes.count("finished") == len(FINAL)
     assert codes.count("state") == len(UNFINISHED - states)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("states", "shown"),
+    [("queued", "'queued'"), (["queued", "qeued"], "['qeued', 'queued']"), ("", "''")],
+)
+def test_states_that_are_no_list_of_states_are_refused(states: Any, shown: str) -> None:
+    run = make_run(make_idle_job(), "queued")
+    with refusal(InvalidValue, "invalid_states", field="states", value=shown):
+        control.cancel_many([run], states=states)
+    assert Run.objects.get().state == "queued"
+
+
+@pytest.mark.django_db
+def test_states_are_read_once_for_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "CANCELLED_AT_ONCE", 1)
+    runs = [make_run(make_idle_job(), "queued") for _ in range(3)]
+    assert control.cancel_many(runs, states=iter(["queued"])) == {}
 
 
 @pytest.mark.django_db

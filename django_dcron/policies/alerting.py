@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from django_dcron.exceptions import TranslatableError
+from django_dcron.utils.channel_names import is_channel_name
 from django_dcron.utils.durations import parse_duration_text, write_duration
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
@@ -91,7 +92,7 @@ def read_rules(value: Any, channels: Collection[str], *, of_job: bool) -> tuple[
     if not isinstance(value, (list, tuple)):
         raise InvalidRule(
             _('%(value)s isn\'t a list of rules such as [{"on": "failed", "to": ["ops"]}]'),
-            value=repr(value),
+            value=_shown(value),
             code="not_a_list",
         )
     return tuple(
@@ -107,7 +108,7 @@ def _read_rule(number: int, rule: Any, channels: Collection[str], of_job: bool) 
                 '["ops"]}'
             ),
             number=number,
-            value=repr(rule),
+            value=_shown(rule),
             code="not_an_object",
         )
     allowed = rule_kinds(of_job=of_job)
@@ -154,11 +155,11 @@ def _read_rule(number: int, rule: Any, channels: Collection[str], of_job: bool) 
 
 def _read_channels(number: int, value: Any, channels: Collection[str]) -> tuple[str, ...]:
     names = [value] if isinstance(value, str) else value
-    if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) for name in names):
-        unknown = [name for name in names if name not in channels]
-        if not unknown:
+    if isinstance(names, (list, tuple)) and names:
+        invalid = [name for name in names if not isinstance(name, str) or name not in channels]
+        if not invalid:
             return tuple(dict.fromkeys(names))
-        value = unknown[0]
+        value = invalid[0]
     raise InvalidRule(
         _(
             "rule %(number)d: %(option)s is %(value)s (allowed: a list of channels from "
@@ -166,10 +167,20 @@ def _read_channels(number: int, value: Any, channels: Collection[str]) -> tuple[
         ),
         number=number,
         option="to",
-        value=repr(value),
+        value=_shown(value),
         known=", ".join(sorted(channels)) or TranslatableText(_("none are defined")),
         code="invalid_channels",
     )
+
+
+def _shown(value: Any) -> str | TranslatableText:
+    """Return the value if it could be the name of a channel, otherwise its type.
+
+    Rules may contain the URL of a channel by mistake, and such URLs contain secrets.
+    """
+    if is_channel_name(value) or not value or isinstance(value, int):
+        return repr(value)
+    return TranslatableText(_("a value of type %(type)s"), type=type(value).__name__)
 
 
 def _read_after(number: int, kind: AlertKind, value: Any) -> int:

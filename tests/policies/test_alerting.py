@@ -30,6 +30,7 @@ THIRD = Rule(AlertKind.FAILED, ("ops",), after=3)
 EACH = Rule(AlertKind.FAILED, ("ops",), after=EVERY)
 RECOVERED = Rule(AlertKind.RECOVERED, ("ops",))
 MISSED = Rule(AlertKind.MISSED, ("ops",))
+SECRET_URL = "https://user:s3cret@example.com"
 
 ends = st.lists(st.booleans(), max_size=40)
 """For each run, oldest first: whether it succeeded."""
@@ -131,7 +132,7 @@ def test_valid_rules_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("value", "code", "params"),
     [
-        ({"on": "failed"}, "not_a_list", {"value": "{'on': 'failed'}"}),
+        ({"on": "failed"}, "not_a_list", {"value": "a value of type dict"}),
         (["failed"], "not_an_object", {"number": 1, "value": "'failed'"}),
         (
             [{"on": "faild", "to": ["ops"]}],
@@ -150,7 +151,7 @@ def test_valid_rules_are_parsed() -> None:
         ),
         ([{"on": "failed", "to": ["ops", "slak"]}], "invalid_channels", {"value": "'slak'"}),
         ([{"on": "failed", "to": []}], "invalid_channels", {"value": "[]"}),
-        ([{"on": "failed", "to": [3]}], "invalid_channels", {"value": "[3]"}),
+        ([{"on": "failed", "to": [3]}], "invalid_channels", {"value": "3"}),
         (
             [{"on": "missed", "to": ["ops"], "after": 3}],
             "unknown_option",
@@ -207,8 +208,27 @@ def test_invalid_rule_is_refused_with_code_and_parameters(
 ) -> None:
     with pytest.raises(InvalidRule) as caught:
         read_rules(value, CHANNELS, of_job=True)
-    assert (caught.value.code, caught.value.params | params) == (code, caught.value.params)
-    assert all(str(value) in str(caught.value) for value in params.values())
+    found = {name: str(caught.value.params[name]) for name in params}
+    assert (caught.value.code, found) == (code, {name: str(params[name]) for name in params})
+    assert all(value in str(caught.value) for value in found.values())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        SECRET_URL,
+        [SECRET_URL],
+        {"on": "failed", "to": [SECRET_URL]},
+        [{"on": "failed", "to": SECRET_URL}],
+        [{"on": "failed", "to": ["ops", SECRET_URL]}],
+        [{"on": "failed", "to": [[SECRET_URL]]}],
+        [{"on": "failed", "to": {"apprise": SECRET_URL}}],
+    ],
+)
+def test_url_in_place_of_a_channel_is_not_quoted(value: Any) -> None:
+    with pytest.raises(InvalidRule) as caught:
+        read_rules(value, CHANNELS, of_job=True)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_rule_without_defined_channels_is_refused() -> None:

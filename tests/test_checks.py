@@ -385,6 +385,23 @@ def test_w027_for_a_declared_job_that_sync_refuses(
     assert all(text in message.msg for message in found if text)
 
 
+@pytest.mark.django_db
+@pytest.mark.usefixtures("check_of_the_database")
+def test_w027_names_the_job_to_correct() -> None:
+    with targets.isolated_registry():
+        cron("@daily", name="unknown-name", after={"zzz": "failed"})(report)
+        cron("@daily", name="waits", after={"unknown-name": "failed"})(report)
+        cron("@daily", name="invalid", max_attempts=0)(report)
+        cron("@daily", name="both", after={"invalid": "failed"}, max_attempts=0)(report)
+        found = checks.check_declarations_in_database(None, databases=["default"])
+    assert [(message.id[-4:], "waits for" in (message.hint or "")) for message in found] == [
+        ("E013", False),
+        ("W027", True),
+        ("W027", False),
+        ("W027", False),
+    ]
+
+
 @pytest.mark.parametrize(
     ("after", "cycle"),
     [

@@ -115,9 +115,10 @@ def _refused(tasks: Mapping[str, Any]) -> Iterator[CheckMessage]:
     for change in sync.plan():
         if change.is_problem and change.key in declared - reported:
             unknown = change.names_unknown_job
+            wrong = "job that it waits for" if change.waits_for_refused_job else "declaration"
             yield (Error if unknown else Warning)(
                 f"@cron job {change.job}: dcron sync refuses it: {'; '.join(change.details)}",
-                hint="Correct the declaration. Until then, the job isn't created or updated.",
+                hint=f"Correct the {wrong}. Until then, the job isn't created or updated.",
                 id="django_dcron.E013" if unknown else "django_dcron.W027",
             )
 

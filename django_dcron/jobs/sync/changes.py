@@ -48,6 +48,8 @@ class SyncChange:
     """Version of the compared row; 0 if there was none."""
     names_unknown_job: bool = False
     """Whether ``after`` names a job that neither the code nor the database has."""
+    waits_for_refused_job: bool = False
+    """Whether the declaration is only refused because ``after`` names a job that is refused."""
 
     @property
     def is_difference(self) -> bool:

@@ -55,6 +55,7 @@ def refuse_unknown_predecessors(changes: Sequence[SyncChange]) -> list[SyncChang
             details=details[change.key],
             values={},
             names_unknown_job=change.key in unknown,
+            waits_for_refused_job=change.key not in unknown,
         )
         if change.is_difference and change.key in details
         else change

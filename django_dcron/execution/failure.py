@@ -28,8 +28,6 @@ from django_dcron.utils.durations import write_duration
 from django_dcron.utils.messages import with_full_stop
 
 RESTART = "If the target is new, restart the nodes and workers so that they load the new code."
-REGISTER = ". Register"
-"""The advice about a target that isn't registered begins with this text."""
 OLDER_CODE = (
     "If the code has changed, restart the nodes and workers so that they load the new code. "
     "Otherwise, change the job's arguments."
@@ -130,9 +128,10 @@ def _message(exception: BaseException, outcome: Outcome, run: CurrentRun) -> str
     try:
         text = str(_named(exception))
         if isinstance(exception, UnknownTarget):
-            cause, register, rest = text.partition(REGISTER)
-            if register:  # the worker may only have older code
-                return f"{cause}. {RESTART} Otherwise, register{with_full_stop(rest)}"
+            if advice := str(exception.params.get("advice", "")):
+                otherwise = f"Otherwise, {advice[:1].lower()}{advice[1:]}"
+                # The worker may only have older code.
+                return text.replace(advice, f"{RESTART} {otherwise}")
             return _with_advice(text, RESTART)
         if isinstance(exception, SignatureMismatch):
             return _with_advice(text, OLDER_CODE)

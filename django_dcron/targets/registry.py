@@ -16,6 +16,9 @@ from django_dcron.utils.messages import gettext_noop as _
 from django_dcron.utils.suggestions import nearest
 
 _NOT_DEFINED = _("no task or @cron function has this name")
+_REGISTER = _(
+    "Register the function as a task in cron.py of an installed app, which every process imports"
+)
 
 
 def get(key: str) -> Target:
@@ -44,7 +47,14 @@ def get(key: str) -> Target:
                 "Unknown target %(target)s: %(why)s. Targets are the tasks and @cron functions of "
                 "installed apps, and management commands, such as command:clearsessions."
             )
-        raise UnknownTarget(text, target=repr(key), why=why, near=near, code="unknown_target")
+        raise UnknownTarget(
+            text,
+            target=repr(key),
+            why=why,
+            advice=why.values.get("advice", ""),
+            near=near,
+            code="unknown_target",
+        )
     return target
 
 
@@ -137,10 +147,9 @@ def _why_unknown(key: str) -> TranslatableText:
     module = key.rpartition(".")[0]
     if not problem and _may_define(module, key):
         text = _(
-            "no task or @cron function has this name, but the module %(module)s exists. Register "
-            "the function as a task in cron.py of an installed app, which every process imports"
+            "no task or @cron function has this name, but the module %(module)s exists. %(advice)s"
         )
-        return TranslatableText(text, module=module)
+        return TranslatableText(text, module=module, advice=TranslatableText(_REGISTER))
     if not problem:
         return TranslatableText(_NOT_DEFINED)
     text = _(

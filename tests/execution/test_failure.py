@@ -18,7 +18,7 @@ from django_dcron.exceptions import (
     SignatureMismatch,
     UnknownTarget,
 )
-from django_dcron.execution.failure import OLDER_CODE, REGISTER, RESTART, ending_of, exception_names
+from django_dcron.execution.failure import OLDER_CODE, RESTART, ending_of, exception_names
 from django_dcron.policies.incidents import message_line
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.policies.retry import FailureClass
@@ -89,13 +89,19 @@ def test_restart_is_advised_before_the_registration_of_a_function() -> None:
     key = f"{__name__}.{test_exception_determines_the_failure_class.__name__}"
     with pytest.raises(UnknownTarget) as unknown:
         targets.get(key)
-    assert REGISTER in str(unknown.value)
+    assert str(unknown.value.params["advice"]) in str(unknown.value)
     message = ending(unknown.value).message
     cause, restart, advice = message.partition(RESTART)
     assert f"the module {__name__} exists." in cause
     assert restart
     assert advice.startswith(" Otherwise, register the function as a task in cron.py")
     assert advice.endswith("imports.")
+
+
+def test_name_of_a_target_is_not_taken_for_advice() -> None:
+    with pytest.raises(UnknownTarget) as unknown:
+        targets.get("tills. Register")
+    assert ending(unknown.value).message == f"{unknown.value} {RESTART}"
 
 
 def test_advice_follows_a_question_without_a_period() -> None:

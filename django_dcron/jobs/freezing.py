@@ -39,6 +39,7 @@ from django_dcron.runs import deliveries
 from django_dcron.schedules.timetable import WIDEST_OFFSET
 from django_dcron.utils.batches import in_batches
 from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.utils.time_format import format_time_to_store
 
 logger = logging.getLogger("django_dcron.control")
 
@@ -81,7 +82,7 @@ def freeze(
     logger.info(
         "scheduling frozen: namespace=%s until=%s reason=%s",
         scope or "*",
-        until,
+        format_time_to_store(until) if until else None,
         frozen.reason,
         extra={"event": "frozen", "namespace": scope},
     )

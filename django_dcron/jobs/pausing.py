@@ -50,6 +50,7 @@ from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import check_storable
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.utils.time_format import format_time_to_store
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -287,7 +288,7 @@ def _end_pauses(job_ids: Sequence[int], using: str) -> int:
         logger.info(
             "job resumed: job=%s paused_until=%s",
             each.job,
-            each.until,
+            format_time_to_store(each.until),
             extra={"event": "resumed", "job": str(each.job)},
         )
     return len(ended)

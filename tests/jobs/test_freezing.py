@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from django_dcron import control
 from django_dcron.db.now import database_now
@@ -31,9 +32,11 @@ from django_dcron.scheduler.claim import claim
 from django_dcron.scheduler.rescue import rescue
 from django_dcron.testing import set_clock
 from django_dcron.testing.manual_clock import ManualClock
+from django_dcron.utils.time_format import format_time_to_store
 from tests.execution.conftest import attempt_of, deliver, reread, state_of
 from tests.factories import make_idle_job, make_job, make_run
 from tests.lock_holder import keeping_locked
+from tests.logs import logged
 from tests.scheduler.stand_ins import START, MemoryDispatcher
 from tests.threads import in_threads
 from tests.waiting import TIMEOUT
@@ -73,6 +76,16 @@ def test_freezing_a_frozen_scope_replaces_reason_and_end_and_keeps_the_beginning
     control.freeze("incident", by="bob")
     row = Freeze.objects.get()
     assert (row.reason, row.frozen_by, row.since, row.until) == ("incident", "bob", START, None)
+
+
+def test_log_has_the_end_in_the_time_zone_of_the_site(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "django_dcron.control")
+    until = START + MINUTE
+    with timezone.override("Asia/Tokyo"):  # the zone of a user whose request freezes
+        control.freeze("deploy", until=until)
+    assert logged(caplog, "frozen", f"until={format_time_to_store(until)} ")
 
 
 def test_an_ended_scope_can_be_frozen_again(clock: ManualClock) -> None:

@@ -33,6 +33,7 @@ from django_dcron.runs import transitions
 from django_dcron.scheduler.claim import claim
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.testing import set_clock
+from django_dcron.utils.time_format import format_time_to_store
 from tests.factories import make_idle_job, make_job, make_run
 from tests.jobs.conftest import cursor_of, reread
 from tests.logs import logged
@@ -545,7 +546,7 @@ def test_pause_ends_once_and_later_occurrences_are_claimed(
     assert row.version == job.version + 1
     assert cursor_of(job).next_at == until + SECOND / 2
     assert [record.event for record in caplog.records] == ["resumed"]  # type: ignore[attr-defined]
-    assert logged(caplog, "resumed", until, job=str(job))
+    assert logged(caplog, "resumed", format_time_to_store(until), job=str(job))
     claim_ahead(job)
     times = Run.objects.filter(job=job).values_list("scheduled_at", flat=True)
     assert min(times) == until + SECOND / 2

@@ -44,8 +44,10 @@ def get(key: str) -> Target:
             text = _("Unknown target %(target)s: %(why)s. Did you mean %(near)s?")
         elif why.template == _NOT_DEFINED:
             text = _(
-                "Unknown target %(target)s: %(why)s. Targets are the tasks and @cron functions of "
-                "installed apps, and management commands, such as command:clearsessions."
+                "Unknown target %(target)s: %(why)s. Check whether the task was renamed or "
+                "deleted, and whether its module is imported, for example in cron.py of an "
+                "installed app. Management commands are targets, too, such as "
+                "command:clearsessions."
             )
         raise UnknownTarget(
             text,

@@ -56,7 +56,14 @@ def test_difference_between_occurrences_and_runs_and_jobs_is_explained(system: S
     output = call()[1]
     shown = "1 of 2 jobs (5 occurrences, 3 runs, 2 missed occurrences counted by later runs)"
     assert shown in output
-    assert "note: The schedules of 1 job weren't checked: paused" in output
+    assert "note: The schedules of 1 job weren't checked. " in output
+
+
+def test_doctor_that_checked_no_schedule_says_so(system: System) -> None:
+    control.pause(system.job, "deploy")
+    code, output = call()
+    assert (code, output.splitlines()[-1].startswith("No problems found, but ")) == (0, True)
+    assert "checked the schedules of 0 of 1 job " in output
 
 
 def test_stalled_queue_is_named_and_keeps_the_doctor_from_finding_no_problems(

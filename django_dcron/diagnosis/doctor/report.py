@@ -78,23 +78,24 @@ class Report:
             )
         if not_compared := self.jobs - totals.jobs:
             notes.append(
-                f"The schedules of {number_of(not_compared, 'job')} weren't checked: paused or "
-                "quarantined, or no occurrence in the period after the latest change."
+                f"The schedules of {number_of(not_compared, 'job')} weren't checked. Reasons: the "
+                "job is paused or quarantined, or it had no occurrence in this period since its "
+                "latest change."
             )
         if totals.since_change:
             notes.append(
-                f"{number_of(totals.since_change, 'job')} changed within the period: checked "
-                "since the change only."
+                f"{number_of(totals.since_change, 'job was', 'jobs were')} changed in this period. "
+                "Only the time since the change was checked."
             )
         if totals.pruned:
             notes.append(
-                f"{number_of(totals.pruned, 'job')} checked since the oldest run only: older runs "
-                "were pruned."
+                f"Older runs of {number_of(totals.pruned, 'job')} were pruned. Only the time since "
+                "the oldest run was checked."
             )
         if totals.truncated:
             notes.append(
-                f"{number_of(totals.truncated, 'job')} checked for the latest "
-                f"{window.occurrences_per_job} occurrences only."
+                f"Only the latest {window.occurrences_per_job} occurrences of "
+                f"{number_of(totals.truncated, 'job')} were checked (see --limit)."
             )
         if self.examined.more:
             notes.append(

@@ -198,6 +198,9 @@ def _print(command: BaseCommand, report: Report, verbosity: int) -> None:
     if report.healthy and report.noted_issues:
         text = "No other problems found. Look at the note about queued runs."
         out.write(command.style.WARNING(text))
+    elif report.healthy and report.jobs and not totals.jobs:
+        text = "No problems found, but no schedule was checked. The reasons are in the notes."
+        out.write(command.style.WARNING(text))
     elif report.healthy:
         out.write(command.style.SUCCESS("No problems found."))
 

@@ -17,14 +17,13 @@ from django_dcron.contrib.importers.comparison import (
 from django_dcron.contrib.importers.entry_plans import (
     DIFFERENCES,
     PAUSE,
-    PROBLEMS,
     Changes,
     EntryPlan,
     ImportOutcome,
 )
 from django_dcron.contrib.importers.origins import stored_key
 from django_dcron.contrib.importers.schedule_fields import iso_in_site_zone
-from django_dcron.contrib.importers.source_contents import CRONTAB, PendingAction, SourceContents
+from django_dcron.contrib.importers.source_contents import CRONTAB, SourceContents
 from django_dcron.contrib.importers.sources import (
     OPTIONS_OF_SOURCES,
     SCHEDULERS,
@@ -44,16 +43,14 @@ from django_dcron.management.dcron.import_texts import (
     format_counts,
     verb_of,
 )
+from django_dcron.management.dcron.import_warnings import EntryWarnings, number_left_out
 from django_dcron.management.dcron.output import BAD, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.models import Job
 from django_dcron.policies.misfire import MisfirePolicy
-from django_dcron.targets.shadow import PREFIX, is_shadow
+from django_dcron.targets.shadow import is_shadow
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import same_json
-
-NAMED = 3
-"""The maximum number of jobs that a repeated warning names, besides the first job."""
 
 NOT_IMPORTED = (
     ImportOutcome.DELETED,
@@ -65,9 +62,6 @@ NOT_IMPORTED = (
 
 SHOWN_ANYWAY = {"namespace", "name", "schedule", "timezone", "target", "description", *PAUSE}
 """Fields that the line of a new job shows in another form, or that are too long for it."""
-
-SWITCHED = {"target", "starts_at", *PAUSE}
-"""Fields that change when a job starts to do the work of its entry."""
 
 
 def gone_from_source(contents: SourceContents, plans: list[EntryPlan]) -> list[Job]:
@@ -89,26 +83,21 @@ def show_entry_plans(
     also runs the jobs that start here.
     """
     plans = []
-    warned: dict[str, list[str]] = {}
-    left_out = 0
+    warnings = EntryWarnings(plan for plan in compared if plan.outcome not in NOT_IMPORTED)
     warn_about_missing_settings(out, contents, compared)
     with ProgressBar(out) as bar:
         for plan in results:
             plans.append(plan)
-            if plan.outcome not in (ImportOutcome.SAME, *NOT_IMPORTED):
-                _show_plan(bar, plan, applied=applied)
-            warnings = _warnings_to_show(plan)
-            _show_warnings(bar, plan, warnings, warned)
-            left_out += len(plan.entry.warnings) - len(warnings)
+            if plan.outcome not in NOT_IMPORTED:
+                if plan.outcome is not ImportOutcome.SAME:
+                    _show_plan(bar, plan, applied=applied)
+                warnings.show(bar, plan)
             if problem := _target_problem(plan):
-                bar.line(f"! {plan} {problem}", BAD)
+                bar.line(f"! {plan}: {problem}", BAD)
             if applied and out.is_terminal:
                 bar.show(len(plans), len(compared))
-    for warning, (_first, *others) in warned.items():
-        if others:
-            more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
-            out.line(f"! {', '.join(others[:NAMED])}{more}: {warning}", WARNING)
-    if left_out:
+    warnings.show_groups(out)
+    if left_out := number_left_out(plans):
         out.line(
             f"{number_of(left_out, 'warning')} of an earlier import left out. To list all "
             "warnings, use --json."
@@ -121,10 +110,12 @@ def show_entry_plans(
         out.line(f"! {_will_run_here(starting, applied=applied)}. {advice}", WARNING)
     if runs_in_workers(contents.source):
         _show_misfire_policy(out, plans)
-    for outcome in NOT_IMPORTED:
-        for plan in plans:
-            if plan.outcome is outcome:
-                _show_plan(out, plan, applied=applied)
+    not_imported = [plan for outcome in NOT_IMPORTED for plan in plans if plan.outcome is outcome]
+    warnings = EntryWarnings(not_imported)
+    for plan in not_imported:
+        _show_plan(out, plan, applied=applied)
+        warnings.show(out, plan)
+    warnings.show_groups(out)
     message = format_counts((plan.outcome for plan in plans), applied=applied)
     out.line(f"{message or 'Nothing to import'}.")
     return plans
@@ -191,37 +182,6 @@ def _show_plan(out: Output | ProgressBar, plan: EntryPlan, *, applied: bool) -> 
             f"kept {plan} {name}: {here_text} ({_why_kept(name)}; source: {there_text})",
             STYLES[ImportOutcome.KEPT],
         )
-
-
-def _show_warnings(
-    out: ProgressBar, plan: EntryPlan, warnings: Sequence[str], warned: dict[str, list[str]]
-) -> None:
-    """Show those warnings of a plan that no earlier plan had, and add the plan to ``warned``.
-
-    ``warned`` maps each warning to its jobs.
-    """
-    for warning in warnings:
-        if warning not in warned:
-            out.line(f"! {plan} {warning}", WARNING)
-        warned.setdefault(warning, []).append(str(plan))
-
-
-def _warnings_to_show(plan: EntryPlan) -> Sequence[str]:
-    """Return all warnings of an entry that is new or has changed, otherwise the pending ones."""
-    if plan.outcome in PROBLEMS or (plan.outcome in DIFFERENCES and not _is_switch(plan)):
-        return plan.entry.warnings
-    return [warning for warning in plan.entry.warnings if isinstance(warning, PendingAction)]
-
-
-def _is_switch(plan: EntryPlan) -> bool:
-    """Return whether the change only enables or pauses the job, or ends its shadow."""
-    was, now = plan.changes.get("target", ("", ""))
-    switched = {*plan.changes}
-    return (
-        bool(switched & {"target", "enabled"})
-        and switched <= SWITCHED
-        and was.removeprefix(PREFIX) == now.removeprefix(PREFIX)
-    )
 
 
 def _starts(plan: EntryPlan) -> bool:

@@ -643,14 +643,34 @@ def test_entry_whose_queue_was_corrected_here_needs_no_setting(settings: Setting
     assert "DCRON_QUEUES" not in call("import", "django-celery-beat").out
 
 
-def test_same_warning_is_shown_once_for_the_first_job_and_once_for_the_others() -> None:
+def test_same_warning_of_many_jobs_is_shown_once() -> None:
     for number in range(10):
         row(f"row {number}", **interval(), headers='{"tenant": 1}')
     shown = call("import", "django-celery-beat").out
-    named = [line for line in shown.splitlines() if "headers" in line]
-    assert [line.partition("headers")[0] for line in named] == [
-        "! row 0 ",
-        "! row 1, row 2, row 3 and 6 more: ",
+    (line,) = [line for line in shown.splitlines() if "headers" in line]
+    assert line.startswith("! row 0, row 1, row 2 and 7 more: headers ")
+
+
+def test_warnings_of_a_few_jobs_are_shown_beside_each_of_them() -> None:
+    headers = '{"tenant": 1}'
+    row("feed acme", **interval(), headers=headers, priority=10)
+    row("feed gone", **interval(), headers=headers, task="tests.app.tasks.gone")
+    row("feed globex", **interval(), headers=headers, priority=10)
+    row("other", **interval())
+
+    shown = call("import", "django-celery-beat").out
+
+    lines = [line for line in shown.splitlines() if re.match("create |refused |! feed", line)]
+    assert [re.sub(r"(: \w+|@every|\(per).*", r"\1", line) for line in lines] == [
+        "create feed acme @every",
+        "! feed acme: headers",
+        "! feed acme: priority",
+        "create feed globex @every",
+        "! feed globex: headers",
+        "! feed globex: priority",
+        "create other @every",
+        "refused feed gone (per",
+        "! feed gone: headers",
     ]
 
 

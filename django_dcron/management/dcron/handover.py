@@ -195,14 +195,15 @@ def _show_takeover_result(out: Output, source: str, result: ImportResult) -> Non
 
 def _show_paused(out: Output, source: str, paused: list[str]) -> None:
     number = number_of(len(paused), "job stays", "jobs stay")
-    if len(paused) <= PAUSED_NAMED:
-        command = f"To run them: {shlex.join(['manage.py', 'dcron', 'resume', *paused])}"
+    if len(paused) > PAUSED_NAMED:
+        texts = [f"To list them with the reasons: manage.py dcron list --paused --source {source}"]
     else:
-        command = f"To list them: manage.py dcron list --paused --source {source}"
-    out.line(
-        f"! {number} paused, as before. For the reason of one: manage.py dcron show JOB. {command}",
-        WARNING,
-    )
+        why, them = "To see why a job is paused: manage.py dcron show JOB", "them"
+        if len(paused) == 1:
+            why, them = f"To see why: {shlex.join(['manage.py', 'dcron', 'show', *paused])}", "it"
+        resume = shlex.join(["manage.py", "dcron", "resume", *paused])
+        texts = [why, f"To resume {them}: {resume}"]
+    out.line(f"! {'. '.join([f'{number} paused, as before', *texts])}", WARNING)
 
 
 def _not_taken_over(result: ImportResult) -> int:

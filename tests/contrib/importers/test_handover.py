@@ -1126,7 +1126,12 @@ def test_handover_names_the_jobs_that_stay_paused() -> None:
     assert (done.code, done.out.splitlines()[-1].partition(": ")[2]) == (0, "0 jobs run here.")
     (paused,) = [line for line in done.out.splitlines() if line.startswith("! 2 jobs stay paused")]
     assert "manage.py dcron show JOB" in paused, "the list doesn't contain the reasons"
-    assert paused.endswith("To run them: manage.py dcron resume a b")
+    assert paused.endswith("To resume them: manage.py dcron resume a b")
+    assert call("resume", "a").code == 0
+    done = call("handover", SOURCE, "--apply")
+    (paused,) = [line for line in done.out.splitlines() if line.startswith("! 1 job stays paused")]
+    assert "manage.py dcron show b." in paused
+    assert paused.endswith("To resume it: manage.py dcron resume b")
 
 
 @pytest.mark.parametrize("imports", [0, 2])

@@ -106,8 +106,10 @@ def show_entry_plans(
         out.line(f"! {note}", WARNING)
     print_missing_settings(out, contents, plans)
     starting = sum(map(_starts, plans))
-    if starting and not source_stopped and (advice := _how_to_run_once(contents.source)):
-        out.line(f"! {_will_run_here(starting, applied=applied)}. {advice}", WARNING)
+    if starting and not source_stopped:
+        may_wait = not applied and not any(map(_worked_before, plans))
+        if advice := _how_to_run_once(contents.source, starting, may_wait=may_wait):
+            out.line(f"! {_will_run_here(starting, applied=applied)}. {advice}", WARNING)
     if runs_in_workers(contents.source):
         _show_misfire_policy(out, plans)
     not_imported = [plan for outcome in NOT_IMPORTED for plan in plans if plan.outcome is outcome]
@@ -139,19 +141,22 @@ def _show_misfire_policy(out: Output, plans: Sequence[EntryPlan]) -> None:
         )
 
 
-def _how_to_run_once(source: str) -> str:
-    """Return how to keep the source's scheduler from running the jobs, too; empty for an export."""
+def _how_to_run_once(source: str, jobs: int, *, may_wait: bool) -> str:
+    """Return how to keep the source's scheduler from running the jobs, too; empty for an export.
+
+    ``may_wait``: whether the source's jobs, none of which works here yet, may start later instead.
+    """
+    one = jobs == 1
     if source.startswith(CRONTAB):
-        return (
-            "Remove the lines from the crontab at the same time. Otherwise, cron runs them, too. "
-            "To compare first, use --shadow."
-        )
+        line, it = ("its line", "it") if one else ("their lines", "them")
+        text = f"Remove {line} from the crontab at the same time. Otherwise, cron runs {it}, too."
+        return f"{text} To compare first, use --shadow." if may_wait else text
     if source not in SCHEDULERS:
         return ""
-    return (
-        f"If {process_name(source)} still runs, it runs them, too. To switch later with dcron "
-        "handover, use --shadow or --disabled."
-    )
+    these = "this job" if one else "these jobs"
+    text = f"If {process_name(source)} still runs, it runs {these}, too."
+    later = "To switch later with dcron handover, use --shadow or --disabled."
+    return f"{text} {later}" if may_wait else text
 
 
 def _will_run_here(jobs: int, *, applied: bool) -> str:
@@ -202,6 +207,12 @@ def _target_problem(plan: EntryPlan) -> str:
         targets.get(plan.existing.target)
     except UnknownTarget as error:
         return str(error)
+def _worked_before(plan: EntryPlan) -> bool:
+    """Return whether a job that was imported from the source already does the entry's work."""
+    job = plan.existing
+    return job is not None and bool(job.import_source) and does_work(job)
+
+
     return ""
 
 

@@ -158,15 +158,19 @@ def test_entries_of_add_periodic_task_are_imported(configure: Any) -> None:
 
 def test_import_that_starts_jobs_says_that_beat_may_run_them(configure: Any) -> None:
     def warns(*command: str) -> bool:
-        return "runs them, too" in call(*command).out
+        return "If beat still runs" in call(*command).out
 
     configure()
     assert warns("import", "celery")
+    assert "--shadow" in call("import", "celery").out
     assert not warns("import", "celery", "--disabled")
     assert not warns("import", "celery", "--shadow", "--apply")
     assert not warns("handover", "celery"), "it says that beat must be stopped"
     assert not warns("handover", "celery", "--apply")
     configure("new")
+    shown = call("import", "celery").out
+    assert "it runs this job, too" in shown
+    assert "--shadow" not in shown, "the switch is over"
     assert warns("import", "celery", "--apply")
 
 

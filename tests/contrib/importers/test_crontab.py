@@ -1018,19 +1018,23 @@ def test_management_command_in_dcron_shell_stays_there(settings: Settings) -> No
 def test_import_that_starts_jobs_of_a_crontab_says_that_cron_runs_them(
     tmp_path: Path, settings: Settings
 ) -> None:
-    settings.DCRON_COMMANDS = ["check"]
+    settings.DCRON_COMMANDS = ["check", "migrate"]
     file = tmp_path / "crontab"
     file.write_text("30 3 * * * python manage.py check\n")
 
     def warns(*options: str) -> bool:
-        return "cron runs them, too" in call("import", str(file), *options).out
+        return "cron runs it, too" in call("import", str(file), *options).out
 
     assert warns()
+    assert "To compare first" in call("import", str(file)).out
     assert not warns("--apply", "--shadow")
     assert Job.objects.get().target == "shadow:command:check"
     assert warns("--apply")
     assert Job.objects.get().target == "command:check"
     assert not warns("--apply"), "the job already runs"
+    file.write_text(file.read_text() + "30 4 * * * python manage.py migrate\n")
+    assert warns()
+    assert "To compare first" not in call("import", str(file)).out
 
 
 def test_repeated_line_becomes_two_jobs() -> None:

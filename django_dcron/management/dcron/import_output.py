@@ -194,6 +194,12 @@ def _starts(plan: EntryPlan) -> bool:
     return plan.outcome in DIFFERENCES and does_work(plan.job) and not does_work(plan.existing)
 
 
+def _worked_before(plan: EntryPlan) -> bool:
+    """Return whether a job that was imported from the source already does the entry's work."""
+    job = plan.existing
+    return job is not None and bool(job.import_source) and does_work(job)
+
+
 def does_work(job: Job | None) -> bool:
     """Return whether the job is enabled and not a shadow."""
     return job is not None and job.enabled and not is_shadow(job.target)
@@ -207,12 +213,6 @@ def _target_problem(plan: EntryPlan) -> str:
         targets.get(plan.existing.target)
     except UnknownTarget as error:
         return str(error)
-def _worked_before(plan: EntryPlan) -> bool:
-    """Return whether a job that was imported from the source already does the entry's work."""
-    job = plan.existing
-    return job is not None and bool(job.import_source) and does_work(job)
-
-
     return ""
 
 

@@ -2,8 +2,9 @@
 
 Exit codes:
 
-- 0: success, or there is nothing to do.
-- 1: some entries can't be imported (the others are; with ``--atomic``, none is), or ``--report``
+- 0: success, or there is nothing to do. Entries that can't be imported may exist if they are
+  disabled in the source.
+- 1: other entries can't be imported (the rest is; with ``--atomic``, nothing is), or ``--report``
   found a difference.
 - 2: the source can't be read, or ``--report`` had too little to compare.
 """
@@ -33,10 +34,10 @@ from django_dcron.utils.suggestions import did_you_mean
 HELP = (
     "Import jobs from another scheduler, a crontab or an export. Shows what would be created and "
     "changed, field by field; --apply writes it. Exit codes: 0 if all entries are imported, except "
-    "omitted ones, which can't be jobs; 1 if some entries are refused or conflict, each with its "
-    "reason (the others are written, unless --atomic); 2 if the source can't be read or an option "
-    "is invalid, and nothing was written. With --report: 1 if there are differences; 2 if too few "
-    "runs could be compared."
+    "omitted ones, which can't be jobs, and refused ones that are disabled in the source; 1 if "
+    "other entries are refused or conflict, each with its reason (the rest is written, unless "
+    "--atomic); 2 if the source can't be read or an option is invalid, and nothing was written. "
+    "With --report: 1 if there are differences; 2 if too few runs could be compared."
 )
 EXAMPLES = """
 import django-celery-beat

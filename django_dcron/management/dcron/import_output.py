@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -41,6 +42,7 @@ from django_dcron.management.dcron.import_texts import (
     STYLES,
     changes_document,
     format_counts,
+    is_disabled_problem,
     verb_of,
 )
 from django_dcron.management.dcron.import_warnings import EntryWarnings, number_left_out
@@ -115,10 +117,12 @@ def show_entry_plans(
     not_imported = [plan for outcome in NOT_IMPORTED for plan in plans if plan.outcome is outcome]
     warnings = EntryWarnings(not_imported)
     for plan in not_imported:
-        _show_plan(out, plan, applied=applied)
+        is_disabled = is_disabled_problem(contents, plan)
+        _show_plan(out, plan, applied=applied, is_disabled=is_disabled)
         warnings.show(out, plan)
     warnings.show_groups(out)
-    message = format_counts((plan.outcome for plan in plans), applied=applied)
+    disabled = Counter(plan.outcome for plan in plans if is_disabled_problem(contents, plan))
+    message = format_counts((plan.outcome for plan in plans), applied=applied, disabled=disabled)
     out.line(f"{message or 'Nothing to import'}.")
     return plans
 
@@ -165,7 +169,9 @@ def _will_run_here(jobs: int, *, applied: bool) -> str:
     return f"{number_of(jobs, 'job')} will run here after --apply"
 
 
-def _show_plan(out: Output | ProgressBar, plan: EntryPlan, *, applied: bool) -> None:
+def _show_plan(
+    out: Output | ProgressBar, plan: EntryPlan, *, applied: bool, is_disabled: bool = False
+) -> None:
     verb = verb_of(plan.outcome, applied=applied)
     details = list(plan.reasons)
     if plan.outcome is ImportOutcome.CREATE and plan.job is not None:
@@ -177,8 +183,10 @@ def _show_plan(out: Output | ProgressBar, plan: EntryPlan, *, applied: bool) -> 
         )
     else:
         details += _change_texts(plan.changes)
-    if plan.entry.origin not in (plan.name, str(plan)) and plan.outcome in NOT_IMPORTED:
-        details = [f"({plan.entry.origin}) {detail}" for detail in details]
+    if plan.outcome in NOT_IMPORTED:
+        origin = plan.entry.origin if plan.entry.origin not in (plan.name, str(plan)) else ""
+        if about := ", ".join(filter(None, [origin, "disabled there" if is_disabled else ""])):
+            details = [f"({about}) {detail}" for detail in details]
     for detail in details:
         out.line(f"{verb} {plan} {detail}", STYLES.get(plan.outcome, ""))
     for name, (here, there) in plan.kept.items():
@@ -322,6 +330,7 @@ def _entry_document(plan: EntryPlan) -> dict[str, Any]:
         "namespace": plan.namespace,
         "name": plan.name,
         "outcome": plan.outcome,
+        "enabled_in_source": plan.entry.is_enabled,
         "reasons": plan.reasons,
         "warnings": [*plan.entry.warnings, *filter(None, [_target_problem(plan)])],
         "changes": changes_document(plan),

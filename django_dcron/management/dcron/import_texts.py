@@ -7,7 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django_dcron.contrib.importers.calendars import CalendarPlan
-from django_dcron.contrib.importers.entry_plans import DIFFERENCES, EntryPlan, ImportOutcome
+from django_dcron.contrib.importers.entry_plans import (
+    DIFFERENCES,
+    PROBLEMS,
+    EntryPlan,
+    ImportOutcome,
+)
+from django_dcron.contrib.importers.source_contents import SourceContents
 from django_dcron.jobs.representation import FIELDS, text_of
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 from django_dcron.models import Calendar, Job
@@ -29,8 +35,24 @@ def verb_of(outcome: ImportOutcome, *, applied: bool) -> str:
     return APPLIED_VERBS.get(outcome, str(outcome)) if applied else str(outcome)
 
 
-def format_counts(outcomes: Iterable[ImportOutcome], *, applied: bool) -> str:
-    """Format the number of entries with each outcome; empty if there are no entries."""
+def is_disabled_problem(contents: SourceContents, plan: EntryPlan) -> bool:
+    """Return whether an entry that can't be imported is disabled in its scheduler.
+
+    An export has no scheduler: someone wants its paused jobs, too.
+    """
+    return plan.outcome in PROBLEMS and bool(contents.source) and not plan.entry.is_enabled
+
+
+def format_counts(
+    outcomes: Iterable[ImportOutcome],
+    *,
+    applied: bool,
+    disabled: Mapping[ImportOutcome, int] | None = None,
+) -> str:
+    """Format the number of entries with each outcome; empty if there are no entries.
+
+    ``disabled``: how many of them are disabled in the source, where the text should say so.
+    """
     counts = Counter(outcomes)
     labels = {
         outcome: f"to {outcome}" if outcome in DIFFERENCES else str(outcome)
@@ -38,6 +60,8 @@ def format_counts(outcomes: Iterable[ImportOutcome], *, applied: bool) -> str:
     }
     labels[ImportOutcome.KEPT] = "with kept fields only"
     labels |= APPLIED_VERBS if applied else {}
+    for outcome, number in (disabled or {}).items():
+        labels[outcome] += f" ({number} disabled there)"
     return ", ".join(
         f"{counts[outcome]} {labels[outcome]}" for outcome in ImportOutcome if counts[outcome]
     )

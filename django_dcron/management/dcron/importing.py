@@ -40,7 +40,7 @@ from django_dcron.management.dcron.import_output import (
     show_entry_plans,
     show_remaining_work,
 )
-from django_dcron.management.dcron.import_texts import show_calendars
+from django_dcron.management.dcron.import_texts import is_disabled_problem, show_calendars
 from django_dcron.management.dcron.output import Output
 from django_dcron.models import Job
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
@@ -112,7 +112,7 @@ class ImportResult:
     entries: int
     """The number of entries, including calendars."""
     problems: int
-    """The number of entries that can't be imported."""
+    """The number of entries that can't be imported, except those that no scheduler runs."""
     applied: bool
 
 
@@ -120,7 +120,7 @@ def import_entries(out: Output, options: dict[str, Any], contents: SourceContent
     """Compare the entries with the jobs, write them if requested, and show the result."""
     calendar_plans, plans = _compare(options, contents)
     if options["apply"] and options["atomic"]:
-        calendar_results, results, applied = _write_all(calendar_plans, plans)
+        calendar_results, results, applied = _write_all(contents, calendar_plans, plans)
     else:
         applied = options["apply"]
         calendar_results, results = (
@@ -152,8 +152,24 @@ def import_entries(out: Output, options: dict[str, Any], contents: SourceContent
     ]
     if DIFFERENCES & {*outcomes} and not options["apply"] and not out.is_json:
         out.line("Nothing was written. To write, use --apply.")
-    problems = sum(outcome in PROBLEMS for outcome in outcomes)
+    problems = _number_of_problems(contents, calendar_results, job_results)
     return ImportResult(job_results, len(outcomes), problems, applied)
+
+
+def _number_of_problems(
+    contents: SourceContents, calendar_results: Sequence[CalendarPlan], plans: Sequence[EntryPlan]
+) -> int:
+    """Return how many entries can't be imported, except those that no scheduler runs."""
+    return sum(calendar.outcome in PROBLEMS for calendar in calendar_results) + sum(
+        plan.outcome in PROBLEMS and (_runs_here(plan) or not is_disabled_problem(contents, plan))
+        for plan in plans
+    )
+
+
+def _runs_here(plan: EntryPlan) -> bool:
+    """Return whether the job that was imported from the entry is enabled."""
+    job = plan.existing
+    return job is not None and bool(job.import_source) and job.enabled
 
 
 def _compare(
@@ -216,17 +232,13 @@ def _without_refused_calendars(
 
 
 def _write_all(
-    calendar_plans: list[CalendarPlan], plans: list[EntryPlan]
+    contents: SourceContents, calendar_plans: list[CalendarPlan], plans: list[EntryPlan]
 ) -> tuple[list[CalendarPlan], Iterable[EntryPlan], bool]:
     """Write all entries, or none. Returns the outcomes, and whether the entries were written."""
     using = alias_for(Job)
     with transaction.atomic(using=using):
         calendar_results, results = _write_each(calendar_plans, plans)
         job_results = list(results)
-        outcomes = {
-            *(calendar.outcome for calendar in calendar_results),
-            *(plan.outcome for plan in job_results),
-        }
-        if refused := bool(outcomes & PROBLEMS):
+        if refused := bool(_number_of_problems(contents, calendar_results, job_results)):
             transaction.set_rollback(True, using=using)
     return calendar_results, job_results, not refused

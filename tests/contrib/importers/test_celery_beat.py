@@ -674,6 +674,40 @@ def test_warnings_of_a_few_jobs_are_shown_beside_each_of_them() -> None:
     ]
 
 
+@pytest.mark.parametrize("options", [(), ("--apply",), ("--apply", "--atomic")])
+def test_refused_rows_that_are_disabled_do_not_change_the_exit_code(
+    options: tuple[str, ...],
+) -> None:
+    row("good", **interval())
+    row("fast", **interval(500, "microseconds"), enabled=False)
+    row("gone", **interval(), enabled=False, task="tests.app.tasks.gone")
+    shown = call("import", "django-celery-beat", *options)
+    assert shown.code == 0
+    assert "refused fast (periodic task 'fast', disabled there) " in shown.out
+    assert ", 2 refused (2 disabled there).\n" in shown.out
+    assert Job.objects.count() == bool(options)
+    jobs = call("import", "django-celery-beat", "--json").json["jobs"]
+    enabled = {job["name"]: job["enabled_in_source"] for job in jobs}
+    assert enabled == {"good": True, "fast": False, "gone": False}
+
+    row("unknown", **interval(), task="tests.app.tasks.unknown")
+    shown = call("import", "django-celery-beat", *options)
+    assert (shown.code, "1 of 4 entries" in shown.err) == (1, True)
+    assert "3 refused (2 disabled there)." in shown.out
+
+
+def test_refused_row_whose_job_is_enabled_here_changes_the_exit_code() -> None:
+    """The import doesn't pause the job, although the row is disabled."""
+    changed = row("a", **interval())
+    assert call("import", "django-celery-beat", "--apply").code == 0
+    changed.interval = interval(500, "microseconds")["interval"]
+    changed.enabled = False
+    changed.save()
+    assert call("import", "django-celery-beat").code == 1
+    assert call("pause", "a").code == 0
+    assert call("import", "django-celery-beat").code == 0
+
+
 def test_malformed_entries_do_not_stop_the_import() -> None:
     """An unknown time zone raises an error in Django's query for all rows."""
     from django_celery_beat.models import CrontabSchedule

@@ -319,6 +319,10 @@ def test_problems_of_an_export_are_reported(tmp_path: Path) -> None:
     assert "Did you mean 'max_attempts'" in done.out
     assert "; target: " in done.out
     assert list(Job.objects.values_list("name", flat=True)) == ["good"]
+    paused = {"name": "paused", "target": "no.such", "schedule": "@daily", "enabled": False}
+    file.write_text(json.dumps({"format": "django-dcron", "version": 1, "jobs": [good, paused]}))
+    done = call("import", str(file), "--apply")
+    assert (done.code, done.out.splitlines()[-1]) == (1, "1 same, 1 refused.")
     file.write_text("[]")
     assert (call("import", str(file)).code, call("import", str(file)).out) == (2, "")
 

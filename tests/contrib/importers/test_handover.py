@@ -798,6 +798,19 @@ def test_new_row_gets_the_namespace_of_the_handover() -> None:
     assert call("handover", SOURCE, "--back", "--namespace", "shop").code == 2
 
 
+@pytest.mark.parametrize(("mode", "first"), [("--disabled", 7), ("--shadow", 5)])
+def test_short_interval_begins_with_the_handover_or_continues_its_shadow(
+    mode: str, first: int
+) -> None:
+    with set_clock(datetime(2027, 1, 1, 12, tzinfo=UTC)) as clock:
+        imported_at = clock.now()
+        interval_row("a", minutes=5)
+        assert call("import", SOURCE, "--apply", mode).code == 0
+        clock.advance(2 * MINUTE)
+        assert call("handover", SOURCE, "--apply").code == 0
+        assert Job.objects.get().cursor.next_at == imported_at + first * MINUTE
+
+
 @pytest.mark.parametrize("mode", ["", "--disabled", "--shadow"])
 def test_overdue_interval_runs_although_time_passes_after_the_source_was_read(
     mode: str, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ Invariants:
   with ``"after": "every"`` reports each failure.
 - Rules about failures and recovery ignore failures of muted incidents.
 - Only a success ends the failures that a recovery follows. Resuming a job doesn't.
+- An auto-pause is reported once, even if runs that a user starts end while it lasts.
 """
 
 from __future__ import annotations
@@ -239,6 +240,8 @@ class JobCounters:
     auto_paused: bool = False
     unrecovered_failures: int = 0
     """The most consecutive failures since the last success, despite resumes of the job."""
+    pause_after_failures: int = 1
+    """The number of consecutive failures that auto-pauses the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +324,17 @@ def _event_for_rule(rule: Rule, before: JobCounters, now: JobCounters) -> Event 
             return Event(rule, longest) if longest >= rule.after else None
         case AlertKind.MISSED if now.missed > before.missed:
             return Event(rule, now.missed - before.missed)
-        case AlertKind.PAUSED if now.auto_paused and (was_reset or not before.auto_paused):
-            return Event(rule, now.consecutive_failures)
+        case AlertKind.PAUSED if now.auto_paused:
+            is_new = not before.auto_paused or (was_reset and _may_be_paused_again(before, now))
+            return Event(rule, now.consecutive_failures) if is_new else None
     return None
+
+
+def _may_be_paused_again(before: JobCounters, now: JobCounters) -> bool:
+    """Return whether what reset the failures of the auto-paused job may be a resume.
+
+    A manual run may succeed while the job stays paused. After a resume and a success, only as many
+    failures as ``pause_after_failures`` pause the job again.
+    """
+    no_success = now.succeeded == before.succeeded
+    return no_success or now.consecutive_failures >= now.pause_after_failures

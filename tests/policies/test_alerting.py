@@ -362,9 +362,25 @@ def test_second_auto_pause_is_reported_again() -> None:
     assert detect_events(first, again, [paused]) == [Event(paused, 2)]
 
 
+@pytest.mark.parametrize(("failures", "is_reported"), [(0, False), (1, False), (2, True)])
+def test_success_of_an_auto_paused_job_is_a_new_pause_only_after_enough_failures(
+    failures: int, is_reported: bool
+) -> None:
+    paused = Rule(AlertKind.PAUSED, ("ops",))
+    first = JobCounters(failed=3, consecutive_failures=3, auto_paused=True)
+    later = JobCounters(1, 3 + failures, 0, failures, auto_paused=True, pause_after_failures=2)
+    assert bool(detect_events(first, later, [paused])) is is_reported
+
+
 def test_counts_event_and_rule_have_default_values() -> None:
     assert JobCounters() == JobCounters(
-        succeeded=0, failed=0, missed=0, consecutive_failures=0, auto_paused=False
+        succeeded=0,
+        failed=0,
+        missed=0,
+        consecutive_failures=0,
+        auto_paused=False,
+        unrecovered_failures=0,
+        pause_after_failures=1,
     )
     assert (Event(FIRST).number, FIRST.after, FIRST.span) == (1, 1, None)
 

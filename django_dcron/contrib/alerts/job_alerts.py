@@ -135,6 +135,7 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
         statistics.missed,
         statistics.consecutive_failures,
         _is_auto_paused(job),
+        pause_after_failures=job.pause_after_failures or 1,
     )
     failures = now.failed - before.failed
     found = read_failures(job, failures) if failures > 0 else ReportedFailures()

@@ -158,6 +158,27 @@ def test_automatic_pause_is_reported_even_if_a_run_ends_afterwards(
     assert service.subjects == ["[dcron] grind was paused automatically"]
 
 
+@pytest.mark.parametrize(
+    "ends", [[[State.FAILED], [State.SUCCEEDED]], [[State.SUCCEEDED, State.FAILED]]]
+)
+def test_automatic_pause_is_not_reported_again_after_manual_runs(
+    service: Service, settings: Settings, ends: list[list[State]]
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "paused", "to": ["ops"]}]
+    alerter = Alerter(Leader())
+    alerter.check_and_send()
+    job = make_idle_job(name="grind", pause_after_failures=2)
+    for _ in range(2):
+        finish_run(job)
+    assert pause_failing_jobs(Job.objects.filter(pk=job.pk)) == 1
+    alerter.check_and_send()
+    for between_checks in ends:
+        for state in between_checks:
+            finish_run(job, state)
+        alerter.check_and_send()
+    assert service.subjects == ["[dcron] grind was paused automatically"]
+
+
 def test_manual_pause_is_not_reported(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = [{"on": "paused", "to": ["ops"]}]
     alerter = Alerter(Leader())

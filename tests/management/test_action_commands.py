@@ -46,6 +46,7 @@ from django_dcron.targets import cron
 from django_dcron.testing import set_clock
 from django_dcron.utils.bounded_text import OMISSION_MARK, BoundedText
 from tests.conftest import StartProcess
+from tests.diagnosis.test_system_health import worker_replies
 from tests.factories import make_idle_job, make_job, make_node, make_run
 from tests.management import calling
 from tests.waiting import TIMEOUT
@@ -290,6 +291,43 @@ def test_overdue_queued_run_means_worker_is_missing(settings: Settings) -> None:
     assert run_absence.find_absence(pending, read_verdict()) is Absence.NODE
     make_node()
     assert run_absence.find_absence(pending, read_verdict()) is None
+
+
+@pytest.mark.parametrize("state", ["queued", "pending"])
+def test_worker_is_missing_if_no_worker_that_answers_can_execute_the_run(
+    state: str, settings: Settings
+) -> None:
+    settings.DCRON_DISPATCHER = "celery"
+    job, now = make_idle_job(name="idle"), database_now("default")
+    run = make_run(job, state, due_at=now, queued_at=now, deliveries=1)
+    node = make_node(workers=worker_replies(("w1", ["celery"], False, []), at=now))
+
+    def missing(*replies: tuple[str, list[str], bool, list[str]]) -> Absence | None:
+        Node.objects.filter(pk=node.pk).update(workers=worker_replies(*replies, at=now))
+        return run_absence.find_absence(run, read_verdict())
+
+    discards, suitable = ("w1", ["celery"], False, []), ("w2", ["celery"], True, [])
+    assert missing(discards) is Absence.WORKER
+    assert missing(("w1", ["celery"], True, ["1"])) is Absence.WORKER, "it uses another database"
+    assert missing(("w1", ["other"], True, [])) is Absence.WORKER
+    assert missing(discards, suitable) is None
+    run.deliveries = 0
+    assert missing(discards) is (Absence.WORKER if state == "queued" else None)
+
+
+def test_run_stops_waiting_if_all_workers_of_its_queue_discard_it(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    settings.DCRON_DISPATCHER = "celery"
+    monkeypatch.setattr(run_watch, "time", fake_time := FakeTime())
+    job, now = make_idle_job(name="idle"), database_now("default")
+    make_run(job, "queued", due_at=now, queued_at=now, deliveries=1, idempotency_key="k")
+    make_node(workers=worker_replies(("w1", ["celery"], False, []), at=now))
+    code, output = call("run", "idle", "--idempotency-key", "k")
+    assert code == 1
+    assert output.count("app.autodiscover_tasks()") == 2, "at the start and at the end of the wait"
+    assert "start a worker for queue" not in output
+    assert run_watch.ABSENCE_TIMEOUT <= fake_time.passed < 2 * run_watch.ABSENCE_TIMEOUT
 
 
 def test_stale_running_run_means_node_is_missing(settings: Settings) -> None:

@@ -8,14 +8,16 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.models import Run
-from django_dcron.policies.health.problems import Problem
+from django_dcron.policies.health.problems import Issue, Problem
 from django_dcron.policies.health.verdict import Verdict
+from django_dcron.policies.health.workers import issues_of_queue
 from django_dcron.policies.lifecycle import State
 
 
@@ -48,6 +50,13 @@ def absence_for(run: Run) -> FoundAbsence | None:
     return FoundAbsence(absence, _message(run, absence, verdict)) if absence else None
 
 
+def unsuitable_workers_of(run: Run) -> str:
+    """Return that only workers that can't execute the run take it, with the remedy, or nothing."""
+    verdict = read_verdict(run.job.namespace)
+    issues = _issues_of_queue(run, verdict)
+    return next((str(each) for each in issues if each.problem is not Problem.QUEUE_UNSERVED), "")
+
+
 def find_absence(run: Run, verdict: Verdict) -> Absence | None:
     facts = verdict.facts
     match State(run.state):
@@ -57,7 +66,7 @@ def find_absence(run: Run, verdict: Verdict) -> Absence | None:
             return Absence.BROKER
         case State.WAITING if not facts.live_nodes and not facts.running:
             return Absence.NODE  # else the end of another run may release it
-        case State.QUEUED if _problems_of_workers(run, verdict):
+        case State.QUEUED | State.PENDING if _problems_of_workers(run, verdict):
             return Absence.WORKER
         case State.RUNNING if not facts.live_nodes and facts.stuck and not facts.running:
             return Absence.NODE  # Its worker is gone, and only a node can rescue it.
@@ -65,14 +74,22 @@ def find_absence(run: Run, verdict: Verdict) -> Absence | None:
 
 
 def _problems_of_workers(run: Run, verdict: Verdict) -> list[str]:
-    """Return the issues about a missing worker for the run's queue."""
+    """Return the issues about a missing worker for the queue of a dispatched run."""
+    if run.state == State.PENDING and not run.dispatched_at:
+        return []  # otherwise, a node is about to send it again
     queue = queue_name(run.job.target, run.job.queue)
-    return [
-        str(issue)
+    known = (
+        issue
         for issue in verdict.issues
         if issue.problem is Problem.NO_WORKER
         or (issue.problem is Problem.QUEUE_UNSERVED and queue in issue.named.names)
-    ]
+    )
+    return [str(issue) for issue in (*known, *_issues_of_queue(run, verdict))]
+
+
+def _issues_of_queue(run: Run, verdict: Verdict) -> Iterator[Issue]:
+    queue = queue_name(run.job.target, run.job.queue)
+    return issues_of_queue(queue, run.due_at, verdict.facts)
 
 
 def _message(run: Run, absence: Absence, verdict: Verdict) -> str:

@@ -36,7 +36,12 @@ from django_dcron.management.dcron.output import (
     time_text,
 )
 from django_dcron.management.dcron.progress_bar import ProgressBar
-from django_dcron.management.dcron.run_absence import Absence, FoundAbsence, absence_for
+from django_dcron.management.dcron.run_absence import (
+    Absence,
+    FoundAbsence,
+    absence_for,
+    unsuitable_workers_of,
+)
 from django_dcron.models import Attempt, Node, Run
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.utils.bounded_text import OMISSION_MARK
@@ -223,6 +228,8 @@ def _due_in(run: Run, seconds: float) -> str:
 def _cause_of_wait(run: Run) -> str:
     has_node = Node.objects.using(alias_for(Node)).live(settings.LEASE).exists()
     if run.state == State.QUEUED:
+        if unsuitable := unsuitable_workers_of(run):
+            return unsuitable.rstrip(".")
         queue = queue_name(run.job.target, run.job.queue)
         text = "queued, no worker has started it yet"
         text += f"; start a worker for queue {queue}" if queue else ""

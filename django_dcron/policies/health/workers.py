@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from django_dcron.policies.health.facts import NamedCount, QueueFacts, SystemFacts, WorkerFacts
+from django_dcron.policies.health.facts import (
+    NamedCount,
+    QueueFacts,
+    SystemFacts,
+    WaitingCount,
+    WorkerFacts,
+)
 from django_dcron.policies.health.problems import (
     FIND_UNLED_SHARDS,
     Issue,
@@ -39,6 +46,21 @@ def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
         yield _queue_stalled(facts)
     if facts.stuck and facts.live_nodes:
         yield _run_stuck(facts)
+
+
+def issues_of_queue(name: str, due_at: datetime, facts: SystemFacts) -> Iterator[Issue]:
+    """Yield why no worker starts a run that has been queued since ``due_at``, however recently.
+
+    The workers' replies decide. Without replies, only time can show that a worker is missing.
+    """
+    if not facts.workers or not name:
+        return
+    consumers = tuple(worker for worker in facts.workers if name in worker.queues)
+    queue = QueueFacts(name, WaitingCount(1, due_at))
+    if not consumers and not facts.running:  # a busy worker may not reply
+        yield _queue_unserved(facts, [queue])
+    elif _is_explained(queue, facts):
+        yield from _unsuitable_workers(replace(facts, workers=consumers, queues=(queue,)))
 
 
 def _unstarted_runs(facts: SystemFacts) -> Iterator[Issue]:

@@ -830,6 +830,25 @@ def test_command_reports_each_change() -> None:
         assert command().startswith("enabled report\n")
 
 
+def test_check_and_dry_run_list_the_edited_fields_that_code_does_not_name() -> None:
+    with code(timeout=timedelta(minutes=1)):
+        synced()
+        edit(queue="slow", tags=["mine"], timeout=timedelta(minutes=9))
+        shown = command("--dry-run")
+        assert command("--check") == shown, "an edit isn't a difference"
+        kept = {line.split(":")[0] for line in shown.splitlines() if line.startswith("kept")}
+        assert kept == {f"kept report {name}" for name in ("queue", "tags", "timeout")}
+        assert {*sync.declared_texts(the_job())} == {"queue", "tags", "timeout"}, "as in the admin"
+        assert "kept report queue" not in command(), "each deployment would repeat it"
+        out = StringIO()
+        call_command("dcron", "show", "report", stdout=out)
+        assert re.findall(r"(\w+) \(code: (.+)\)", out.getvalue()) == [
+            ("queue", "(empty)"),
+            ("timeout", "1m"),
+            ("tags", "[]"),
+        ]
+
+
 def test_command_quotes_names_with_spaces() -> None:
     with code(name="friday 13 check"):
         assert command().startswith("created 'friday 13 check' @daily (UTC)\n")

@@ -19,13 +19,12 @@ from __future__ import annotations
 
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange
 from django_dcron.jobs.sync.comparison import (
-    declared_texts,
-    edited_fields,
     enabled_twins,
     is_no_longer_declared,
     is_still_declared,
     plan,
 )
+from django_dcron.jobs.sync.edits import declared_texts, edited_fields, undeclared_edits
 from django_dcron.jobs.sync.writing import apply
 from django_dcron.models.job_states import DECLARED_DISABLED, NO_LONGER_DECLARED
 
@@ -42,6 +41,7 @@ __all__ = [
     "is_no_longer_declared",
     "is_still_declared",
     "plan",
+    "undeclared_edits",
 ]
 NOTHING_DECLARED = (
     "No jobs are declared with @cron. django-dcron imports cron.py of each app in INSTALLED_APPS."

@@ -23,18 +23,19 @@ from django_dcron.jobs.placement import (
     runs_without_schedule,
     timetable_of,
 )
-from django_dcron.jobs.representation import JOB_FIELDS, PORTABLE_JOB_FIELDS, DocumentField
+from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, kept_text, messages_of
+from django_dcron.jobs.sync.edits import is_paused_by_person
 from django_dcron.jobs.sync.predecessors import refuse_unknown_predecessors
 from django_dcron.jobs.sync.stored import (
     from_stored,
     stored_declaration,
+    stored_default,
+    stored_value,
     to_stored,
-    upgrade_stored_value,
 )
 from django_dcron.models import Job
 from django_dcron.models.job_states import (
-    AUTOMATIC_PAUSES,
     DECLARED_DISABLED,
     EXHAUSTED,
     NO_LONGER_DECLARED,
@@ -43,9 +44,6 @@ from django_dcron.targets.shadow import PREFIX, is_shadow
 from django_dcron.utils.bounded_text import with_ellipsis
 from django_dcron.utils.json_values import json_identity, same_json
 
-_COMPARED_SEPARATELY = frozenset(
-    {"namespace", "name", "declared", "enabled", "pause_reason", "paused_until"}
-)
 WORKING_DAYS_CAUTION = (
     "caution: the calendar excludes no whole dates, so every date counts as a working day"
 )
@@ -161,7 +159,7 @@ def _compare(
     try:
         wanted = stored_declaration(declaration)
         if job is None:
-            arguments = (_stored_value(JOB_FIELDS[name], wanted) for name in ("args", "kwargs"))
+            arguments = (stored_value(JOB_FIELDS[name], wanted) for name in ("args", "kwargs"))
             same = imported.get(_work(wanted["target"], *arguments))
             return [_creation(declaration, wanted, same)]
         if job.declared is not None:
@@ -256,13 +254,13 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], dic
     updates, kept = {}, {}
     for name in {**last, **wanted}:
         field = JOB_FIELDS[name]
-        declared = wanted.get(name, _stored_default(field))
-        declared_before = _stored_value(field, last)
+        declared = wanted.get(name, stored_default(field))
+        declared_before = stored_value(field, last)
         current = to_stored(field.value_of(job))
         if name == "enabled" and _is_undeclared_or_finished(job):
             current = declared_before
         is_edited = not same_json(current, declared_before)
-        if name == "enabled" and _is_paused_by_person(job):
+        if name == "enabled" and is_paused_by_person(job):
             is_edited = True  # even if the previous declaration disabled the job, too
         if not same_json(current, declared):
             if is_edited:
@@ -270,50 +268,6 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], dic
             else:
                 updates[name] = declared
     return updates, kept
-
-
-def _stored_default(field: DocumentField) -> Any:
-    return to_stored(field.model_field.get_default())
-
-
-def _stored_value(field: DocumentField, declared: Mapping[str, Any]) -> Any:
-    """Return the field's value in a stored declaration. An omitted field has its default."""
-    if field.name not in declared:
-        return _stored_default(field)
-    return upgrade_stored_value(field, declared[field.name])
-
-
-def declared_texts(job: Job) -> dict[str, str]:
-    """Return the declared value, as text, of each field that a person changed.
-
-    Fields of a pause are omitted.
-    """
-    edited = _edited_definition_fields(job)
-    return {
-        name: field.text(_stored_value(field, job.declared or {}))
-        for name, field in JOB_FIELDS.items()
-        if name in edited
-    }
-
-
-def edited_fields(job: Job) -> set[str]:
-    """Return the fields of a declared job that a person changed, including those of a pause."""
-    declared = job.declared or {}
-    edited = _edited_definition_fields(job)
-    was_enabled = job.enabled and declared.get("enabled") is False
-    if _is_paused_by_person(job) or was_enabled:
-        return edited | {"enabled", "pause_reason", "paused_until"}
-    return edited
-
-
-def _edited_definition_fields(job: Job) -> set[str]:
-    declared = job.declared or {}
-    return {
-        field.name
-        for field in PORTABLE_JOB_FIELDS
-        if field.name not in _COMPARED_SEPARATELY
-        and not same_json(to_stored(field.value_of(job)), _stored_value(field, declared))
-    }
 
 
 def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -346,10 +300,6 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
     if same and "enabled" not in values:
         return {}
     return {"enabled": enabled, "pause_reason": reason, "paused_until": None}
-
-
-def _is_paused_by_person(job: Job) -> bool:
-    return not job.enabled and job.pause_reason not in AUTOMATIC_PAUSES
 
 
 def _is_or_becomes_enabled(job: Job) -> bool:

@@ -56,7 +56,18 @@ def from_stored(stored: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def upgrade_stored_value(field: DocumentField, json_value: Any) -> Any:
+def stored_default(field: DocumentField) -> Any:
+    return to_stored(field.model_field.get_default())
+
+
+def stored_value(field: DocumentField, declared: Mapping[str, Any]) -> Any:
+    """Return the field's value in a stored declaration. An omitted field has its default."""
+    if field.name not in declared:
+        return stored_default(field)
+    return _upgrade_stored_value(field, declared[field.name])
+
+
+def _upgrade_stored_value(field: DocumentField, json_value: Any) -> Any:
     """Return a value that an earlier release stored, in the form of this release."""
     try:
         return to_stored(field.read(json_value))

@@ -145,6 +145,8 @@ def _status_fields(
     if job.declared is not None:
         is_declared = sync.is_still_declared(job)
         yield "declared", "in code (@cron)" if is_declared else "no longer (formerly with @cron)"
+        for name, text in sync.declared_texts(job).items() if is_declared else ():
+            yield "edited", f"{name} (code: {text})"
     yield "imported from", job.import_source
     yield "number", f"{job.pk}, version {job.version}"
     yield "changed", time_text(job.updated_at)

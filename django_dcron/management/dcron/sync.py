@@ -76,7 +76,9 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     writes = not (options["check"] or options["dry_run"])
-    changes = _apply(Output(command, options)) if writes else sync.plan()
+    changes = (
+        _apply(Output(command, options)) if writes else [*sync.plan(), *sync.undeclared_edits()]
+    )
     for change in changes:
         _print(command, change, writes)
     differences = [change for change in changes if change.is_difference]

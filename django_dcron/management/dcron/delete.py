@@ -27,8 +27,8 @@ delete nightly-report
 delete shop/import-orders --erase --yes
 """
 COMES_BACK = (
-    "Code declares the job, so the next sync creates it again. Remove its @cron, or pause the job "
-    "after that sync."
+    "Code declares the job, so the next sync creates it again, unless you first rename the job "
+    "that it replaces. If you don't need the job, remove its @cron, or pause it after that sync."
 )
 
 

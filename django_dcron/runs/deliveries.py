@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -58,9 +58,14 @@ def overdue(now: datetime) -> Q:
     """
     condition = Q(queued_at__lt=now - settings.REDELIVER_AFTER * 2**DOUBLINGS)
     for number in range(DOUBLINGS + 1):
-        timeout = settings.REDELIVER_AFTER * 2 ** max(number - 1, 0)
-        condition |= Q(deliveries=number, queued_at__lt=now - timeout)
+        condition |= Q(deliveries=number, queued_at__lt=now - redelivered_after(number))
     return condition
+
+
+def redelivered_after(deliveries: int) -> timedelta:
+    """Return how long after its last delivery a run that no worker starts is sent again."""
+    doublings = min(max(deliveries - 1, 0), DOUBLINGS)
+    return settings.REDELIVER_AFTER * (1 << doublings)
 
 
 def mark_queued(

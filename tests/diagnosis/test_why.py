@@ -1176,6 +1176,28 @@ def test_queued_run_names_the_queue_that_needs_a_worker(
 
 
 @pytest.mark.parametrize(
+    ("executes", "deliveries", "after"),
+    [(True, 1, MINUTE), (True, 2, 2 * MINUTE), (False, 1, None), (None, 1, None)],
+)
+def test_queued_run_says_when_it_is_sent_again_if_its_queue_has_a_worker(
+    executes: bool | None, deliveries: int, after: timedelta | None, settings: Settings
+) -> None:
+    settings.DCRON_DISPATCHER = "celery"
+    settings.DCRON_REDELIVER_AFTER = MINUTE
+    job, now = make_job(queue="reports"), database_now("default").replace(microsecond=0)
+    make_run(job, state="queued", queued_at=now, deliveries=deliveries)
+    answer = {"name": "w1", "queues": ["reports"], "executes": executes, "unknown_runs": []}
+    replies = [] if executes is None else [answer]
+    make_node(workers={"at": now.isoformat(), "replies": replies})
+
+    found = {each.code: each.params for each in explain(job, NOON).sentences}
+
+    assert "needs_worker" in found
+    at = f"{now + after:%Y-%m-%d %H:%M:%S} UTC" if after else None
+    assert found.get("sent_again") == (at and {"queue": "reports", "at": at})
+
+
+@pytest.mark.parametrize(
     ("replies", "was_started", "is_told"),
     [
         (None, False, True),
@@ -1247,6 +1269,30 @@ def test_overdue_run_mentions_the_broker_only_if_no_node_reaches_it() -> None:
     assert "no_broker" not in [sentence.code for sentence in hidden]
     make_node("b")
     assert "no_broker" not in [sentence.code for sentence in explain(job, NOON).sentences]
+
+
+@pytest.mark.parametrize("is_manual", [False, True])
+def test_auto_paused_job_names_its_latest_failure_and_how_to_resume(is_manual: bool) -> None:
+    job = make_job()
+    failed = {"state": "failed", "reason": "ValueError: no beans", **run_times(NOON)}
+    make_run(job, **failed)
+    later = NOON + timedelta(seconds=67)
+    trigger = {"trigger": "manual"} if is_manual else {}
+    run = make_run(job, later, **failed | run_times(later) | trigger)
+    reason = f"{pausing.AUTO_PAUSED}2 consecutive failed runs"
+    Job.objects.filter(pk=job.pk).update(enabled=False, pause_reason=reason)
+
+    answer = explain_latest(Job.objects.get(pk=job.pk), NOON + 2 * MINUTE - timedelta(seconds=1))
+    found = {sentence.code: sentence.params for sentence in answer.sentences}
+
+    assert ("latest_failure" in found, "manual_later" in found) == (not is_manual, is_manual)
+    if not is_manual:
+        assert found["latest_failure"]["error"] == "ValueError: no beans."
+        assert found["latest_failure"]["command"] == f"manage.py dcron history {run.pk}"
+    assert found["how_to_resume"]["command"] == f"manage.py dcron resume {job}"
+    Job.objects.filter(pk=job.pk).update(pause_reason="stocktaking")
+    by_person = explain_latest(Job.objects.get(pk=job.pk), later)
+    assert not {"latest_failure", "how_to_resume"} & {*codes(by_person)}
 
 
 def test_later_run_says_what_became_of_it_without_repeating_why_work_stands_still() -> None:

@@ -355,6 +355,7 @@ def test_why_without_time_explains_later_manual_run(db: None) -> None:
     assert (document["verdict"], document["run"]) == ("no_occurrence", str(run.pk))
     assert [str(run.pk) in sentence for sentence in document["sentences"]].count(True) == 1
     assert "OSError: disk full" in document["sentences"][-1]
+    assert call("why", str(job)).out.splitlines()[0] == f"{job}, run {run.pk}: failed"
 
 
 def test_why_without_time_ignores_manual_run_before_last_occurrence(system: System) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -14,9 +15,12 @@ from django_dcron.diagnosis.why.explanation_data import OCCURRENCE_TRIGGERS, Exp
 from django_dcron.diagnosis.why.pause_sentences import present_pause_sentences
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
+from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Job, Run
-from django_dcron.policies.lifecycle import Trigger
+from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.timetable import BEGIN
+from django_dcron.targets.base import first_line
+from django_dcron.utils.messages import with_full_stop
 
 
 def explain_latest(job: Job, now: datetime) -> Answer:
@@ -28,8 +32,9 @@ def explain_latest(job: Job, now: datetime) -> Answer:
     latest = present.occurrence or present.before
     data = ExplanationData(job, now, show_nodes=True)
     answer = _latest_occurrence(data, latest, present)
-    answer = replace(answer, sentences=(*answer.sentences, *_end_of_schedule(data)))
     run = _latest_other_run(data, after=latest or BEGIN)
+    added = (*_cause_of_auto_pause(data, described=run), *_end_of_schedule(data))
+    answer = replace(answer, sentences=(*answer.sentences, *added))
     if run is not None and not (answer.run and answer.run.pk == run.pk):
         outcome = run_outcome(data, run, stated=answer.sentences)
         sentences = (*answer.sentences, _created_later(data, run), *outcome.sentences)
@@ -63,6 +68,31 @@ def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: 
         text = _("The schedule's last time, %(last)s, was before the job was created.")
         sentences = (Sentence("over_at_creation", text, last=data.format_time(latest)),)
     return replace(present, sentences=sentences, before=None)
+
+
+def _cause_of_auto_pause(data: ExplanationData, described: Run | None) -> Iterator[Sentence]:
+    """Yield the latest failed run of an auto-paused job, and how to resume the job.
+
+    ``described``: a run that other sentences describe.
+    """
+    job = data.job
+    if job.enabled or not job.pause_reason.startswith(AUTO_PAUSED):
+        return
+    failed = data.runs.filter(state=State.FAILED).order_by("-scheduled_at").first()
+    if failed is not None and failed != described:
+        text = _(
+            "The latest failed run was due at %(run_at)s: %(error)s To see its log and traceback: "
+            "%(command)s"
+        )
+        values = {
+            "run_at": data.format_time(failed.due_at),
+            "error": with_full_stop(first_line(failed.reason)),
+            "command": f"manage.py dcron history {failed.pk}",
+        }
+        yield Sentence("latest_failure", text, **values)
+    text = _("To resume the job when the cause is fixed: %(command)s")
+    command = shlex.join(["manage.py", "dcron", "resume", str(job)])
+    yield Sentence("how_to_resume", text, command=command)
 
 
 def _latest_run_of_occurrence(data: ExplanationData) -> Run | None:

@@ -126,10 +126,12 @@ def _print(out: Output, job: Job, answer: Answer) -> None:
         for at in (answer.occurrence, answer.before, answer.after)
     )
     about = f", {occurrence}" if occurrence else ""
-    style = (
-        BAD if answer.verdict is WhyVerdict.UNEXPLAINED else STATE_STYLES.get(answer.verdict, "")
-    )
-    out.line(f"{job}{about}: {answer.verdict.replace('_', ' ')}", style)
+    verdict = str(answer.verdict)
+    if answer.run is not None and answer.verdict is WhyVerdict.NO_OCCURRENCE:
+        # The run was created manually or by another job, so it has no occurrence.
+        about, verdict = f", run {answer.run.pk}", answer.run.state
+    style = BAD if answer.verdict is WhyVerdict.UNEXPLAINED else STATE_STYLES.get(verdict, "")
+    out.line(f"{job}{about}: {verdict.replace('_', ' ')}", style)
     for sentence in answer.sentences:
         out.line(sentence)
     out.fields(

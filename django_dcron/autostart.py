@@ -88,6 +88,9 @@ class Autostart:
         self.stopping = threading.Event()
         self.on_stop: Callable[[], None] | None = None
         """Ends ``run_node``."""
+        self.running_jobs: Callable[[], str] = str
+        """Returns the number and the jobs of the node's running runs as text, or nothing."""
+        self._in_runserver = False
         self._lock = threading.Lock()
         self._requested = threading.Event()
         self._thread: threading.Thread | None = None
@@ -103,6 +106,7 @@ class Autostart:
         with self._lock:
             if self.state is not AutostartState.IDLE:
                 return
+            self._in_runserver = _is_runserver(modules)
             if _is_gunicorn_master(modules) or _is_uwsgi_master():
                 self.state = AutostartState.PRELOADED
             else:
@@ -132,15 +136,23 @@ class Autostart:
         self._thread.join(QUIET_STOP)
         if self._thread.is_alive():
             # A warning, because projects without LOGGING see no other records.
-            if settings.DISPATCHER == "thread":
-                text = (
-                    "server waits for running jobs to end; it kills this process after its own "
-                    "limit (gunicorn: graceful_timeout)"
-                )
-            else:
-                text = "server waits for its node to end"
+            text = "server waits for its node to end"
+            if running := self.running_jobs():
+                text = f"server waits for running jobs to end: {running}"
+                if not self._in_runserver:  # which has no limit
+                    text += "; it kills this process after its own limit"
             logger.warning(text, extra={"event": "autostart_stopping"})
             self._thread.join(STOP_TIMEOUT - QUIET_STOP)
+
+    def announce_start(self, name: str) -> None:
+        """Print that the node has started, in a terminal with ``runserver`` and without this log.
+
+        The last line may otherwise be an error that ended the node before.
+        """
+        is_logged = logger.hasHandlers() and logger.isEnabledFor(logging.INFO)
+        if self._in_runserver and not is_logged:
+            sys.stderr.write(f"node started: node={name}\n")
+            sys.stderr.flush()
 
     def before_fork(self) -> None:
         self._lock.acquire()
@@ -214,10 +226,14 @@ def run_node(autostart: Autostart) -> None:
     if errors:
         return
 
+    def prepare() -> None:
+        sync_declared()
+        autostart.announce_start(name)
+
     def run() -> int:
         runner = create_runner(name)
-        autostart.on_stop = runner.stop
-        return 0 if autostart.stopping.is_set() else runner.run(prepare=sync_declared)
+        autostart.on_stop, autostart.running_jobs = runner.stop, runner.running_jobs
+        return 0 if autostart.stopping.is_set() else runner.run(prepare=prepare)
 
     with early_write_locks(alias_for(Job), applies=in_dcron_thread):
         restart_until_stopped(run, autostart.stopping, name)
@@ -286,11 +302,15 @@ def serves_requests(modules: set[str]) -> bool:
     """Return whether an application created by these modules will serve requests."""
     if is_test():
         return False
-    if any(RUNSERVER in name for name in modules):
+    if _is_runserver(modules):
         return True
     if any(name.startswith(("django.core.management", "celery.")) for name in modules):
         return False
     return bool(APPLICATIONS & modules)
+
+
+def _is_runserver(modules: set[str]) -> bool:
+    return any(RUNSERVER in name for name in modules)
 
 
 def _is_gunicorn_master(modules: set[str]) -> bool:

@@ -248,6 +248,12 @@ class Runner:
         """
         return self._status.health()
 
+    def running_jobs(self) -> str:
+        """Return the number and the jobs of the runs in this process as text, or nothing."""
+        jobs = self._dispatcher.executing()
+        names = ", ".join(sorted(set(jobs))[:MAX_JOB_NAMES])
+        return f"running={len(jobs)} jobs={names}" if jobs else ""
+
     def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
         return DcronThread(
             target=self._run_thread, args=(name, work), name=f"dcron-{name}", daemon=True
@@ -283,17 +289,11 @@ class Runner:
             except (DatabaseError, InterfaceError) as error:
                 name = self.membership.name
                 text = "runs not returned, other nodes will adopt them: node=%s error=%s"
-                logger.warning(
-                    text, name, error, extra={"event": "runs_not_returned", "node": name}
-                )
-            if jobs := self._dispatcher.executing():
-                names = ", ".join(sorted(set(jobs))[:MAX_JOB_NAMES])
-                self._log(
-                    "stopping",
-                    "node stopping: node=%s running=%d jobs=%s; a second signal exits at once",
-                    len(jobs),
-                    names,
-                )
+                extra = {"event": "runs_not_returned", "node": name}
+                logger.warning(text, name, error, extra=extra)
+            if running := self.running_jobs():
+                text = "node stopping: node=%s %s; a second signal exits at once"
+                self._log("stopping", text, running)
             self._dispatcher.close(wait=True)
         finally:
             self._closed.set()

@@ -194,6 +194,7 @@ def test_runserver_with_autoreload_starts_a_node_only_in_the_child(
     wait_until(migrated.succeeded, what="a succeeded run")
     [child] = pids(migrated)
     assert child != server.pid
+    server.wait_for_log("node started: node=")
     os.kill(child, signal.SIGTERM)
     assert server.wait() == 0
     assert pids(migrated) == set(), "the node left cleanly"
@@ -300,8 +301,9 @@ def test_node_stops_at_exit_even_in_a_python_without_the_private_function(
     assert registered == [print]
 
 
+@pytest.mark.parametrize("in_runserver", [False, True])
 def test_server_logs_that_it_waits_for_its_node(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    in_runserver: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A reload of ``runserver`` waits for running jobs. Without a warning, it seems to hang."""
     monkeypatch.setattr(autostart, "QUIET_STOP", 0.0)
@@ -310,11 +312,33 @@ def test_server_logs_that_it_waits_for_its_node(
     starter = autostart.Autostart(lambda _: None)
     starter._thread = threading.Thread(target=ended.wait, args=[TIMEOUT])
     starter._thread.start()
+    starter.running_jobs = lambda: "running=1 jobs=grind"
+    starter._in_runserver = in_runserver
     starter.stop()
     assert not starter._thread.is_alive()
     assert [record.__dict__["event"] for record in caplog.records] == ["autostart_stopping"]
+    assert "jobs=grind" in caplog.text
+    assert ("limit" in caplog.text) is not in_runserver
     starter.stop()
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("in_runserver", "is_logged", "is_printed"),
+    [(True, False, True), (True, True, False), (False, False, False)],
+)
+def test_start_of_a_node_is_printed_in_runserver_unless_it_is_logged(
+    in_runserver: bool,
+    is_logged: bool,
+    is_printed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(autostart.logger, "isEnabledFor", lambda level: is_logged)
+    starter = autostart.Autostart(lambda _: None)
+    starter._in_runserver = in_runserver
+    starter.announce_start("web-1")
+    assert capsys.readouterr().err == "node started: node=web-1\n" * is_printed
 
 
 @pytest.mark.parametrize("forks", [False, True])

@@ -31,8 +31,8 @@ from django_dcron.jobs.sync.stored import (
     from_stored,
     stored_declaration,
     stored_default,
-    stored_value,
     to_stored,
+    value_in_declaration,
 )
 from django_dcron.models import Job
 from django_dcron.models.job_states import (
@@ -159,7 +159,9 @@ def _compare(
     try:
         wanted = stored_declaration(declaration)
         if job is None:
-            arguments = (stored_value(JOB_FIELDS[name], wanted) for name in ("args", "kwargs"))
+            arguments = (
+                value_in_declaration(JOB_FIELDS[name], wanted) for name in ("args", "kwargs")
+            )
             same = imported.get(_work(wanted["target"], *arguments))
             return [_creation(declaration, wanted, same)]
         if job.declared is not None:
@@ -255,7 +257,7 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], dic
     for name in {**last, **wanted}:
         field = JOB_FIELDS[name]
         declared = wanted.get(name, stored_default(field))
-        declared_before = stored_value(field, last)
+        declared_before = value_in_declaration(field, last)
         current = to_stored(field.value_of(job))
         if name == "enabled" and _is_undeclared_or_finished(job):
             current = declared_before

@@ -11,8 +11,8 @@ from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, kept_text
 from django_dcron.jobs.sync.stored import (
     stored_declaration,
     stored_default,
-    stored_value,
     to_stored,
+    value_in_declaration,
 )
 from django_dcron.models import Job
 from django_dcron.models.job_states import AUTOMATIC_PAUSES
@@ -30,7 +30,7 @@ def declared_texts(job: Job) -> dict[str, str]:
     """
     edited = _edited_definition_fields(job)
     return {
-        name: field.text(stored_value(field, job.declared or {}))
+        name: field.text(value_in_declaration(field, job.declared or {}))
         for name, field in JOB_FIELDS.items()
         if name in edited
     }
@@ -83,5 +83,5 @@ def _edited_definition_fields(job: Job) -> set[str]:
         field.name
         for field in PORTABLE_JOB_FIELDS
         if field.name not in _COMPARED_SEPARATELY
-        and not same_json(to_stored(field.value_of(job)), stored_value(field, declared))
+        and not same_json(to_stored(field.value_of(job)), value_in_declaration(field, declared))
     }

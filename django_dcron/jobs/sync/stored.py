@@ -60,7 +60,7 @@ def stored_default(field: DocumentField) -> Any:
     return to_stored(field.model_field.get_default())
 
 
-def stored_value(field: DocumentField, declared: Mapping[str, Any]) -> Any:
+def value_in_declaration(field: DocumentField, declared: Mapping[str, Any]) -> Any:
     """Return the field's value in a stored declaration. An omitted field has its default."""
     if field.name not in declared:
         return stored_default(field)

@@ -323,7 +323,8 @@ def _workers(
     if last_start is None or now - last_start > settings.REDELIVER_AFTER:
         since = max(filter(None, (last_start, window_start(now))))
         facts |= {"missed": count_missed_occurrences(runs, since), "missed_since": since}
-        published = Q(queued_at__isnull=False, started_at=None)
+        # A run that a freeze has returned has no delivery.
+        published = Q(queued_at__isnull=False, deliveries__gt=0, started_at=None)
         never = runs.filter(published, state=State.MISSED, due_at__gt=since).order_by("due_at")
         (found,) = summarize(SummaryQuery(never, MAX_COUNTED + 1, first="due_at"))
         facts["never_started"] = WaitingCount(found.number, found.first)

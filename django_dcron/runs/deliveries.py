@@ -156,11 +156,11 @@ def return_to_nodes(run_id: UUID, attempt: int) -> bool:
 def hold(run: Run) -> bool:
     """Return a run that a freeze holds back: it becomes pending without a node.
 
-    Its delivery doesn't count: a node dispatches the run after the freeze. A place in a limit is
-    passed on to another run.
+    Its delivery doesn't count: a node dispatches the run after the freeze. ``queued_at`` remains,
+    so that the run shows when it was sent. A place in a limit is passed on to another run.
     """
     current = runs().filter(pk=run.pk, attempt=run.attempt)
-    undelivered = {"node": NOBODY, "queued_at": None, "deliveries": 0}
+    undelivered = {"node": NOBODY, "deliveries": 0}
     with transaction.atomic(using=alias_for(Run)):
         # Pending runs first: a node marks a run as queued only if the run has the node's name.
         held = bool(

@@ -21,6 +21,7 @@ from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import SystemStatus
 from django_dcron.policies.misfire import MisfirePolicy
+from django_dcron.runs import deliveries
 from django_dcron.scheduler.claim import claim
 from django_dcron.testing import set_clock
 from django_dcron.testing.manual_clock import ManualClock
@@ -237,16 +238,48 @@ def test_why_names_the_past_freeze_that_delayed_a_start(clock: ManualClock) -> N
     assert {"frozen_all", "freeze_reason", "freeze_ended"} <= set(codes(explain(job, due)))
 
 
-def test_why_does_not_blame_a_freeze_that_began_after_the_run_was_due(clock: ManualClock) -> None:
+def test_why_names_a_freeze_that_began_during_the_wait_of_a_missed_run(clock: ManualClock) -> None:
+    """The freeze may not be the only cause: the run was late already."""
     job = make_job(schedule="@never", misfire_policy="skip")
     due = START + MINUTE
     run = make_run(job, "missed", scheduled_at=due, due_at=due, finished_at=due + HOUR)
+    make_run(make_job(), "missed", scheduled_at=due, due_at=due)
     clock.advance(MINUTE + timedelta(seconds=6))
     control.freeze("deploy", until=clock.now() + MINUTE)
     clock.advance(HOUR)
     answer = explain(job, run.scheduled_at)
-    assert answer.verdict is WhyVerdict.MISSED
-    assert "frozen_all" not in codes(answer)
+    freeze = ["frozen_all", "freeze_reason", "freeze_ended"]
+    assert codes(answer) == ["missed", *freeze, "others_late"]
+    Run.objects.filter(pk=run.pk).update(finished_at=due + timedelta(seconds=6))
+    assert "frozen_all" not in codes(explain(job, run.scheduled_at)), "the wait was over"
+
+
+def test_why_does_not_name_a_freeze_for_a_late_manual_run(clock: ManualClock) -> None:
+    """A freeze doesn't hold back manual runs."""
+    job, end = make_job(schedule="@never"), START + 2 * MINUTE
+    times = {"started_at": end, "finished_at": end, "due_at": START, "claimed_at": START}
+    make_run(job, "succeeded", trigger="manual", scheduled_at=START, **times)
+    control.freeze("deploy", until=START + MINUTE)
+    clock.advance(HOUR)
+    assert "frozen_all" not in codes(explain_latest(job, clock.now()))
+
+
+def test_why_says_that_a_returned_run_had_been_sent(clock: ManualClock) -> None:
+    """A worker received the run, but a freeze began before the worker started it."""
+    job, due = make_job(schedule="@never"), START + MINUTE
+    clock.advance(MINUTE)
+    run = make_run(job, "queued", scheduled_at=due, due_at=due, queued_at=due)
+    clock.advance(MINUTE)
+    control.freeze("deploy", by="ann")
+    assert deliveries.hold(run)
+    answer = explain(job, due)
+    assert answer.verdict is WhyVerdict.PENDING
+    assert codes(answer) == ["to_be_sent_again", "frozen_all", "freeze_reason", "after_freeze"]
+    assert "12:01:00" in answer.sentences[0].params["sent"]
+
+    control.unfreeze()
+    Run.objects.filter(pk=run.pk).update(state="missed", finished_at=clock.now() + MINUTE)
+    assert codes(explain(job, due))[:3] == ["missed", "sent", "frozen_all"]
 
 
 def test_why_names_the_past_freeze_that_a_later_one_has_replaced(clock: ManualClock) -> None:
@@ -274,7 +307,7 @@ def test_why_names_a_replaced_freeze_until_its_planned_end(clock: ManualClock) -
     job = make_job(schedule="@never", misfire_policy="skip")
     during, after = START + MINUTE, START + 3 * MINUTE
     for due in (during, after):
-        make_run(job, "missed", scheduled_at=due, due_at=due, finished_at=due + HOUR)
+        make_run(job, "missed", scheduled_at=due, due_at=due, finished_at=due + MINUTE)
     control.freeze("deploy", "default", until=START + 2 * MINUTE)
     clock.advance(HOUR)
     control.freeze("incident", "default", until=START + 2 * HOUR)

@@ -476,7 +476,9 @@ def test_missed_runs_count_as_waiting_only_if_dispatched(job: Job, now: datetime
     make_started_run(job, now - 2 * HOUR)
     make_run(job, "missed", due_at=now - HOUR)
     assert problems() == set(), "it was never dispatched"
-    make_run(job, "missed", due_at=now - HOUR, queued_at=now - HOUR)
+    make_run(job, "missed", due_at=now - HOUR, queued_at=now - HOUR, deliveries=0)
+    assert problems() == set(), "a freeze had returned it"
+    make_run(job, "missed", due_at=now - HOUR, queued_at=now - HOUR, deliveries=1)
     assert problems() == {Problem.NO_WORKER}
 
 

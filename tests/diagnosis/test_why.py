@@ -17,6 +17,7 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db.now import database_now
+from django_dcron.diagnosis.why import other_jobs
 from django_dcron.diagnosis.why.explanation import Answer, explain
 from django_dcron.diagnosis.why.explanation_data import OTHER_RUNS_READ_LIMIT
 from django_dcron.diagnosis.why.latest import explain_latest
@@ -390,11 +391,12 @@ def test_missed_occurrence_is_compared_with_other_jobs(counted: bool) -> None:
     if counted:
         make_run(job, NOON + HOUR, missed_before=1, missed_from=NOON)
     else:
-        make_run(job, state="missed", finished_at=NOON + MINUTE)
+        make_run(job, state="missed", finished_at=NOON + HOUR)
     code = "counted_by_later" if counted else "missed"
-    make_run(other, NOON - 2 * MINUTE, **run_times(NOON - 2 * MINUTE))  # too early to count
-    make_run(other, NOON - MINUTE, state="running", attempt=2, **run_times(NOON - MINUTE))
-    make_run(other, NOON + 2 * MINUTE, **run_times(NOON + 2 * MINUTE))  # too late to count
+    for early in (NOON - MINUTE, NOON - timedelta(seconds=1)):
+        make_run(other, early, **run_times(early))
+    make_run(other, NOON + 2 * MINUTE, state="running", attempt=2, **run_times(NOON + 2 * MINUTE))
+    make_run(other, NOON + 2 * HOUR, **run_times(NOON + 2 * HOUR))  # after the wait
     assert codes(explain(job, NOON)) == [code]
 
     make_run(other, NOON, state="missed")
@@ -421,6 +423,60 @@ def test_late_start_is_compared_with_other_jobs(waited: int, is_late: bool) -> N
     assert codes(explain(job, NOON)) == ["succeeded", "others_on_time"][: 1 + is_late]
     Run.objects.filter(pk=run.pk).update(trigger="backfill")
     assert "others_on_time" not in codes(explain(job, NOON))
+
+
+def test_runs_that_an_outage_did_not_delay_do_not_exonerate_it() -> None:
+    """Of the runs of other jobs, only those count that had to wait as the late run did."""
+    job, other = make_job(), make_job(name="other")
+    end = NOON + timedelta(seconds=22)
+    make_run(job, **run_times(end))
+    for seconds in (-30, -10, 18, 21, 23, 40):  # before, at the end of and after the outage
+        due = NOON + timedelta(seconds=seconds)
+        make_run(other, due, **run_times(max(due, end) if seconds > 0 else due))
+    assert codes(explain(job, NOON)) == ["succeeded"]
+
+    for seconds in (1, 4, 11):
+        make_run(other, NOON + timedelta(seconds=seconds), **run_times(end))
+    answer = explain(job, NOON)
+    assert params(answer, "others_late") == {"count": 3}
+
+
+def test_comparison_with_other_jobs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_jobs, "MAX_RUNS", 2)
+    job, other = make_job(), make_job(name="other")
+    make_run(job, state="missed", finished_at=NOON + HOUR)
+    for minutes in (1, 2):
+        make_run(other, NOON + minutes * MINUTE, state="missed")
+    assert codes(explain(job, NOON)) == ["missed", "others_late"]
+    make_run(other, NOON + 3 * MINUTE, state="missed")
+    answer = explain(job, NOON)
+    assert params(answer, "others_late") == {"count": 2}
+    assert params(answer, "others_limited") == {"count": 2}
+
+
+@pytest.mark.parametrize("state", ["succeeded", "running", "missed"])
+def test_late_run_says_when_it_was_sent(state: str) -> None:
+    """The time shows whether a node or a worker was late."""
+    job = make_job()
+    times = run_times(NOON + MINUTE)
+    if state == "missed":
+        times = {"finished_at": NOON + MINUTE}
+    sent = NOON + timedelta(seconds=2)
+    run = make_run(job, state=state, queued_at=sent, deliveries=1, **times)
+    assert params(explain(job, NOON), "sent") == {
+        "sent": "2024-05-06 12:00:02 UTC",
+        "late": "2.0 s",
+    }
+    Run.objects.filter(pk=run.pk).update(deliveries=2)
+    assert "last sent" in str(explain(job, NOON).sentences)
+    Run.objects.filter(pk=run.pk).update(attempt=2, due_at=NOON + timedelta(seconds=3))
+    assert "sent" not in codes(explain(job, NOON)), "the time is of the attempt before"
+
+
+def test_run_that_started_on_time_does_not_say_when_it_was_sent() -> None:
+    job = make_job()
+    make_run(job, queued_at=NOON, deliveries=1, **run_times())
+    assert codes(explain(job, NOON)) == ["succeeded"]
 
 
 def test_missed_occurrence_is_counted_by_later_run() -> None:

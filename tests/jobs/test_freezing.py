@@ -226,6 +226,7 @@ def test_frozen_run_returns_to_the_nodes(
 
     after = reread(run)
     assert (after.state, after.attempt, after.node) == ("pending", 1, "")
+    assert (after.deliveries, after.queued_at) == (0, run.queued_at)
     assert not after.attempts.exists()
     assert adopt(ALL, database_now("default") + SECOND, node="b") == []
 

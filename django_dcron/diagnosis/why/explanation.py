@@ -174,7 +174,10 @@ def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> Explained
             sentences = [_counted_under_other_definition(data, run), *changed_since(data)]
             return ExplainedOccurrence(WhyVerdict.CHANGED, sentences, run)
     elif occurrence and (run := _counting_run(data, occurrence)):
-        sentences = [*_counted_sentences(data, run), *_causes_of_delay(data, occurrence)]
+        sentences = [
+            *_counted_sentences(data, run),
+            *_causes_of_delay(data, occurrence, run.claimed_at),
+        ]
         return ExplainedOccurrence(WhyVerdict.COVERED, sentences, run)
     if occurrence is None:
         return explain_no_occurrence(data)
@@ -217,14 +220,24 @@ def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:
         return node_sentences(data)
     may_be_delayed = run.trigger != Trigger.BACKFILL  # which waits until a node releases it
     if run.state == State.MISSED or (may_be_delayed and started_late(run)):
-        return _causes_of_delay(data, run.due_at)
+        ended = run.finished_at if run.state == State.MISSED else run.started_at
+        is_automatic = run.trigger in AUTOMATIC
+        return _causes_of_delay(data, run.due_at, ended or data.now, may_be_frozen=is_automatic)
     return freeze_sentences(data, data.past_freezes(run.due_at)) if claimed_late(run) else []
 
 
-def _causes_of_delay(data: ExplanationData, due_at: datetime) -> Iterable[Sentence]:
-    """Name the freezes that delayed an occurrence, or compare it with the runs of other jobs."""
-    freezes = [*freeze_sentences(data, data.past_freezes(due_at))]
-    return freezes or other_jobs_sentences(data, due_at)
+def _causes_of_delay(
+    data: ExplanationData, due_at: datetime, ended: datetime, *, may_be_frozen: bool = True
+) -> Iterable[Sentence]:
+    """Name the freezes that an occurrence met while it waited from ``due_at`` to ``ended``.
+
+    Unless one of them has delayed it from the beginning, compare it with the runs of other jobs.
+    """
+    freezes = data.freezes_met(due_at, until=ended) if may_be_frozen else []
+    sentences = [*freeze_sentences(data, freezes)]
+    if any(freeze.extent.delayed(due_at) for freeze in freezes):
+        return sentences
+    return [*sentences, *other_jobs_sentences(data, due_at, ended)]
 
 
 def _counting_run(data: ExplanationData, occurrence: datetime) -> Run | None:

@@ -121,11 +121,20 @@ class ExplanationData:
 
     def past_freezes(self, due_at: datetime) -> list[Freeze]:
         """The ended freezes that delayed an occurrence."""
-        ended = [freeze for freeze in self.freezes if not freeze.extent.is_in_force(self.now)]
+        return self.freezes_met(due_at, until=due_at)
+
+    def freezes_met(self, due_at: datetime, until: datetime) -> list[Freeze]:
+        """The ended freezes that delayed an occurrence, and those that began before ``until``."""
+        found = list(self.freezes)
         for freeze in self.freezes:
-            if freeze.since > due_at + USUAL_START_DELAY:  # an earlier one may have delayed it
-                ended += earlier_freezes(freeze)
-        return [freeze for freeze in ended if freeze.extent.delayed(due_at)]
+            if freeze.since > due_at + USUAL_START_DELAY:  # it may have met an earlier one
+                found += earlier_freezes(freeze)
+        return [
+            freeze
+            for freeze in found
+            if due_at < freeze.since < until
+            or (freeze.extent.delayed(due_at) and not freeze.extent.is_in_force(self.now))
+        ]
 
     @property
     def live_nodes(self) -> list[Node]:

@@ -1,4 +1,4 @@
-"""Compare a missed or late occurrence with the runs of other jobs at about the same time.
+"""Compare a missed or late occurrence with the runs of other jobs that fell due while it waited.
 
 If none of them started on time either, workers, broker, nodes or database were unavailable. If they
 did, the cause is with the job or its queue.
@@ -19,45 +19,61 @@ from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import State
 
-AROUND = timedelta(minutes=1)
-"""Runs that are scheduled at most this long before or after the occurrence are compared."""
 ON_TIME = timedelta(seconds=5)
 """A run started on time if it started at most this long after it was due."""
-MAX_RUNS = 100
-"""The maximum number of runs to read before the occurrence, and after it."""
+MAX_RUNS = 200
+"""The maximum number of runs to read, the first ones of the wait."""
 
 
-def other_jobs_sentences(data: ExplanationData, at: datetime) -> Iterator[Sentence]:
-    """Yield whether other jobs started on time at about ``at``, the time of the occurrence.
+def other_jobs_sentences(
+    data: ExplanationData, at: datetime, until: datetime
+) -> Iterator[Sentence]:
+    """Yield whether other jobs started on time while the occurrence waited, ``at`` to ``until``.
+
+    The last ``ON_TIME`` of the wait are left out: a run that was due then is on time even if it
+    started with the occurrence, at the end of an outage.
 
     Yields nothing if the reader may see only some of the runs.
     """
     if not data.show_others:
         return
+    last = max(at, until - ON_TIME)
     runs = Run.objects.using(alias_for(Run)).filter(
         Q(state=State.MISSED) | Q(started_at__isnull=False),
-        scheduled_at__gte=at - AROUND,
-        scheduled_at__lte=at + AROUND,
+        scheduled_at__gte=at,
+        scheduled_at__lte=last,
+        due_at__lte=last,
         attempt=1,  # the row has only the start of the latest attempt
     )
-    rows = runs.exclude(job=data.job.pk).values_list("due_at", "started_at")
-    before = rows.filter(scheduled_at__lte=at).order_by("-scheduled_at", "-id")[:MAX_RUNS]
-    after = rows.filter(scheduled_at__gt=at).order_by("scheduled_at", "id")[:MAX_RUNS]
-    times = [*before, *after]
+    rows = runs.exclude(job=data.job.pk).order_by("scheduled_at", "id")
+    times = list(rows.values_list("due_at", "started_at")[: MAX_RUNS + 1])
+    has_more = len(times) > MAX_RUNS
+    times = times[:MAX_RUNS]
     if not times:
         return
+    yield from _comparison(data, times)
+    if has_more:
+        text = _("Only the first %(count)d of these runs were compared.")
+        yield Sentence("others_limited", text, count=MAX_RUNS)
+
+
+def _comparison(
+    data: ExplanationData, times: list[tuple[datetime, datetime | None]]
+) -> Iterator[Sentence]:
     on_time = sum(started is not None and started - due <= ON_TIME for due, started in times)
     if on_time:
         text = ngettext(
-            "At about that time, %(on_time)d of %(count)d run of other jobs started on time.",
-            "At about that time, %(on_time)d of %(count)d runs of other jobs started on time.",
+            "%(count)d run of another job was due during this wait and started on time.",
+            "%(on_time)d of %(count)d runs of other jobs that were due during this wait started on "
+            "time.",
             len(times),
         )
         yield Sentence("others_on_time", text, on_time=on_time, count=len(times))
         return
     text = ngettext(
-        "At about that time, %(count)d run of another job didn't start on time either.",
-        "At about that time, none of the %(count)d runs of other jobs started on time either.",
+        "%(count)d run of another job was due during this wait and didn't start on time either.",
+        "None of the %(count)d runs of other jobs that were due during this wait started on time "
+        "either.",
         len(times),
     )
     yield Sentence("others_late", text, count=len(times))

@@ -36,6 +36,8 @@ def run_sentences(run: Run, job: Job, now: datetime, at: FormatTime) -> Iterator
         yield late_claim_sentence(run, at)
     state = State(run.state)
     yield _final_sentence(run, at) if run.is_final else _unfinished_sentence(run, job, now, at)
+    if state is State.MISSED or started_late(run):
+        yield from _sent_sentence(run, at)
     if job.limit_id is not None and started_late(run):
         text = _("The job has the limit “%(limit)s”. Its runs may wait for other runs.")
         yield Sentence("may_wait_for_limit", text, limit=job.limit_id)
@@ -95,6 +97,27 @@ def claimed_late(run: Run) -> bool:
 def started_late(run: Run) -> bool:
     startable_at = max(run.due_at, run.claimed_at)
     return run.started_at is not None and run.started_at - startable_at > STARTED_LATE
+
+
+def _sent_at(run: Run) -> datetime | None:
+    """Return when the current attempt was last sent, even if it has to be sent again.
+
+    A retry keeps ``queued_at`` of the attempt before it.
+    """
+    is_of_attempt = run.queued_at and (run.attempt == 1 or run.queued_at >= run.due_at)
+    return run.queued_at if is_of_attempt else None
+
+
+def _sent_sentence(run: Run, at: FormatTime) -> Iterator[Sentence]:
+    """Yield when a missed or late run was sent: whether it waited for a node or for a worker."""
+    sent_at = _sent_at(run)
+    if sent_at is None:
+        return
+    text = _("The run was sent to a worker at %(sent)s, %(late)s after it was due.")
+    if run.deliveries > 1:
+        text = _("The run was last sent to a worker at %(sent)s, %(late)s after it was due.")
+    late = format_duration(max(sent_at - run.due_at, timedelta()))
+    yield Sentence("sent", text, sent=at(sent_at), late=late)
 
 
 def _final_sentence(run: Run, at: FormatTime) -> Sentence:
@@ -216,6 +239,13 @@ def _unfinished_sentence(run: Run, job: Job, now: datetime, at: FormatTime) -> S
                 "sent again."
             )
             return Sentence("not_started", text, queued=at(run.dispatched_at))
+        case _ if sent_at := _sent_at(run):
+            text = _(
+                "The run has been due since %(due)s (%(overdue)s ago). It was sent to a worker at "
+                "%(sent)s but didn't start. It will be sent again."
+            )
+            overdue = format_duration(now - run.due_at)
+            return Sentence("to_be_sent_again", text, sent=at(sent_at), due=due, overdue=overdue)
         case _ if run.due_at <= now and run.attempt > 1:
             text = _(
                 "The previous attempt didn't succeed. Attempt %(attempt)d has been due since "

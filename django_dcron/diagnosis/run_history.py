@@ -110,7 +110,10 @@ def first_attempts(runs: Sequence[Run]) -> dict[UUID, Attempt]:
     if not retried:
         return {}
     rows = Attempt.objects.using(alias_for(Attempt)).filter(run__in=retried, number=1)
-    return {row.run_id: row for row in rows.only("run", "due_at", "started_at", "finished_at")}
+    return {
+        row.run_id: row
+        for row in rows.only("run", "due_at", "queued_at", "started_at", "finished_at")
+    }
 
 
 def attempts_of(run: Run) -> list[Attempt]:

@@ -9,7 +9,7 @@ import pytest
 from django.core.management.base import CommandError
 
 from django_dcron.management.dcron import option_values
-from django_dcron.management.dcron.lookup import find_job, find_run
+from django_dcron.management.dcron.lookup import ID_SHOWN, find_job, find_run
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.models.run import new_run_id
 from django_dcron.targets import cron, isolated_registry
@@ -235,8 +235,24 @@ def test_run_is_found_by_id_or_unique_prefix() -> None:
         "019a9f3c-5b7e-7123-8abc-0",
     ):
         assert find_run(text) == run
-    with pytest.raises(CommandError, match=r"'019a9f3c': 019a9f3c-5b7e"):
-        find_run("019a9f3c")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("number", "shown"), [(2, 2), (5, 5), (6, 5)])
+def test_ambiguous_run_id_names_the_runs_that_it_may_mean(number: int, shown: int) -> None:
+    """Runs that are created in the same millisecond have the same first 13 characters."""
+    job = make_idle_job(name="report")
+    runs = [
+        make_run(job, id=UUID(f"019a9f3c-5b7e-712{last}-8abc-0123456789ab"))
+        for last in range(number)
+    ]
+    with pytest.raises(CommandError, match="'019a9f3c-5b7e'") as refused:
+        find_run("019a9f3c-5b7e")
+    lines = [line.split(None, 1) for line in str(refused.value).splitlines()[1:-1]]
+    assert lines[:shown] == [[str(run.pk), str(run)] for run in runs[:shown]]
+    assert len(lines) - shown == (number > shown)
+    for run in runs:
+        assert find_run(str(run.pk)[:ID_SHOWN]) == run
 
 
 @pytest.mark.django_db

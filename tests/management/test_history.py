@@ -46,6 +46,11 @@ def ids(*arguments: str) -> list[str]:
     return [run["id"] for run in call("history", "report", "--json", *arguments).json["runs"]]
 
 
+def shown_fields(text: str) -> dict[str, str]:
+    """Return the fields in a part of the output by label."""
+    return dict(re.split(r" {2,}", line, maxsplit=1) for line in text.splitlines() if "  " in line)
+
+
 def test_times_of_a_retried_run_are_those_of_all_attempts() -> None:
     job = make_idle_job(name="report")
     last = START + 3 * MINUTE
@@ -63,14 +68,43 @@ def test_times_of_a_retried_run_are_those_of_all_attempts() -> None:
     first.save()
     _head, row = table(call("history", "report").out)
     assert row[3:] == ["20 ms", "3m 02s", "attempt 3"]
-    shown = dict(
-        re.split(r" {2,}", line, maxsplit=1)
-        for line in call("history", str(run.pk)).out.partition("Attempt 1")[0].splitlines()
-        if "  " in line
-    )
+    shown = shown_fields(call("history", str(run.pk)).out.partition("Attempt 1")[0])
     assert shown["started"].startswith("2026-12-01 09:00:00")
     assert (shown["start delay"], shown["duration"], shown["attempts"]) == ("20 ms", "3m 02s", "3")
     assert "due" not in shown
+
+
+def test_history_shows_when_a_run_and_each_attempt_was_sent() -> None:
+    """The time shows whether the node or the worker was late."""
+    _job, (run,) = make_history(["succeeded"])
+    sent = [START + number * MINUTE for number in (1, 2)]
+    for number, queued_at in enumerate(sent, start=1):
+        Attempt.objects.create(
+            run=run,
+            number=number,
+            token=uuid4(),
+            due_at=START,
+            queued_at=queued_at,
+            started_at=START + 3 * MINUTE,
+        )
+    changes = Run.objects.filter(pk=run.pk)
+    changes.update(queued_at=sent[1], deliveries=1)
+
+    def sent_times() -> list[str | None]:
+        parts = re.split(r"^Attempt \d$", call("history", str(run.pk)).out, flags=re.MULTILINE)
+        return [shown_fields(part).get("sent to worker") for part in parts]
+
+    first, second = "2026-12-01 09:01:00 UTC", "2026-12-01 09:02:00 UTC"
+    assert sent_times() == [second, first, second]
+    changes.update(attempt=2)
+    assert sent_times() == [first, first, second], "the run has the times of all attempts"
+    document = call("history", str(run.pk), "--json").json["run"]["attempts"][1]
+    assert document["due_at"] == "2026-12-01T09:00:00Z"
+    assert document["queued_at"] == "2026-12-01T09:02:00Z"
+
+    Attempt.objects.all().delete()
+    changes.update(attempt=1, deliveries=0)
+    assert sent_times() == [None]
 
 
 def test_history_lists_runs_newest_first() -> None:

@@ -29,7 +29,7 @@ HELP = (
     "jobs match; 2 if there is no such run or job and nothing was done."
 )
 EXAMPLES = """
-cancel 019a9f3c-5b7e
+cancel 019a9f3c-5b7e-7123-8abc
 cancel nightly-report --reason "wrong month"
 cancel --queue shop --run-state queued --dry-run
 """

@@ -38,7 +38,7 @@ from django_dcron.jobs.representation import text_of
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.freezes import warn_of_freezes
-from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
+from django_dcron.management.dcron.lookup import ID_SHOWN, JOB_HELP, RUN_HELP, find_job_or_run
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
     BAD,
@@ -69,12 +69,10 @@ EXAMPLES = """
 history --since 1h --state failed
 history nightly-report
 history shop/import-orders --since 2d --state failed --state missed
-history 019a9f3c-5b7e
-history 019a9f3c-5b7e --attempt 2 --json
+history 019a9f3c-5b7e-7123-8abc
+history 019a9f3c-5b7e-7123-8abc --attempt 2 --json
 """
 DEFAULT_LIMIT = 20
-ID_SHOWN = 23
-"""Characters of a run's id in a table: its millisecond and 26 random bits."""
 MAX_RUNS = 10_000
 
 
@@ -276,6 +274,8 @@ def _run_fields(run: Run, first: Attempt | None) -> Iterator[tuple[str, Cell]]:
     yield "keyword arguments", "" if run.kwargs is None else text_of(redact_secrets(run.kwargs))
     yield "idempotency key", run.idempotency_key
     yield "attempts", run.attempt if run.attempt > 1 else ""
+    sent_at = first.queued_at if first else run.dispatched_at
+    yield "sent to worker", time_text(sent_at) if sent_at else ""
     yield "started", time_text(first.started_at if first else run.started_at)
     yield "start delay", duration_text(first_start_delay(run, first))
     yield "finished", time_text(run.finished_at)
@@ -302,6 +302,7 @@ def _attempt_fields(attempt: Attempt) -> Iterator[tuple[str, Cell]]:
         then = {each.field: each.old for each in changes}
         now = {each.field: each.new for each in changes}
         yield "changed since", shown_changes(then, now)
+    yield "sent to worker", time_text(attempt.queued_at) if attempt.queued_at else ""
     yield "started", time_text(attempt.started_at)
     yield "finished", time_text(attempt.finished_at)
     yield "duration", duration_text(attempt.duration)
@@ -346,6 +347,8 @@ def _attempt_document(attempt: Attempt) -> dict[str, Any]:
         "worker": attempt.worker,
         "release": attempt.release,
         "definition": definition_document(attempt),
+        "due_at": iso(attempt.due_at),
+        "queued_at": iso(attempt.queued_at),
         "started_at": iso(attempt.started_at),
         "finished_at": iso(attempt.finished_at),
         "exception": attempt.exception_class,

@@ -17,9 +17,14 @@ from django_dcron.targets import declarations
 from django_dcron.utils.suggestions import did_you_mean, similar_names
 
 JOB_HELP = "job: NAME, NAMESPACE/NAME or its number"
-RUN_HELP = "run: its id or at least the first 8 characters"
 
 SHORTEST_ID = 8
+ID_SHOWN = 23
+"""Characters of a run's id in a table: its millisecond and 26 random bits."""
+RUN_HELP = (
+    "run: its id, or its first characters if no other run has them, such as the "
+    f"{ID_SHOWN} characters that history prints"
+)
 CANDIDATES = 5
 NAMES_COMPARED = 20_000
 
@@ -55,8 +60,8 @@ def find_run(text: str) -> Run:
     digits = text.replace("-", "").lower()
     if not re.fullmatch(r"[0-9a-f]{1,32}", digits):
         raise usage_error(
-            f"{text!r} isn't a run id (allowed: hexadecimal digits, such as 019a9f3c-5b7e)."
-            f"{_runs_of_job(text)}"
+            f"{text!r} isn't a run id (allowed: hexadecimal digits, such as "
+            f"019a9f3c-5b7e-7123-8abc).{_runs_of_job(text)}"
         )
     if len(digits) < SHORTEST_ID:
         raise usage_error(
@@ -68,8 +73,13 @@ def find_run(text: str) -> Run:
     if len(found) == 1:
         return found[0]
     if found:
-        ids = _join_names([str(run.pk) for run in found])
-        raise usage_error(f"Several run ids start with {text!r}: {ids}. Use more characters.")
+        lines = [f"  {run.pk}  {run}" for run in found[:CANDIDATES]]
+        lines += ["  ..."] if len(found) > CANDIDATES else []
+        raise usage_error(
+            "\n".join([f"Several run ids start with {text!r}:", *lines])
+            + f"\nUse the whole id or its first {ID_SHOWN} characters. The first 12 digits are "
+            "only the time at which the run was created."
+        )
     raise usage_error(
         f"Unknown run {text!r}. It may have been deleted. To list runs: manage.py dcron history JOB"
     )

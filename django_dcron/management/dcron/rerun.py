@@ -34,7 +34,7 @@ HELP = (
     "2 if there is no such run or job, or the selection is invalid, and nothing was done."
 )
 EXAMPLES = """
-rerun 019a9f3c-5b7e
+rerun 019a9f3c-5b7e-7123-8abc
 rerun --job nightly-report --state missed --since 1h --dry-run
 rerun --job nightly-report --state missed --state failed --since 18:00 --until 19:00
 """

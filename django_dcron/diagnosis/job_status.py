@@ -6,7 +6,7 @@ the latest runs, and (state, due_at) the running ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,7 +15,7 @@ from django.db.models import F
 from django_dcron.diagnosis.figures import SuccessRate, success_rate_of
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.action_texts import unsigned_reason
-from django_dcron.jobs.audit.entries import logged_changes_of
+from django_dcron.jobs.audit.entries import LoggedChange, logged_changes_of
 from django_dcron.models import Job, Run, Statistics
 from django_dcron.policies.lifecycle import State
 
@@ -47,9 +47,12 @@ def paused_by(job: Job) -> Author | None:
 
     This reads the job's audit log. Callers keep the result until the job changes.
     """
-    if not job.is_paused:
-        return None
-    switches = [change for change in logged_changes_of(job) if change.switched is not None]
+    return author_of_pause(job, logged_changes_of(job)) if job.is_paused else None
+
+
+def author_of_pause(job: Job, changes: Iterable[LoggedChange]) -> Author:
+    """Return who paused the job according to ``changes``, the job's logged changes in order."""
+    switches = [change for change in changes if change.switched is not None]
     last = switches[-1] if switches else None
     reason = last.of("pause_reason") if last else None
     if last and last.switched is False and (reason is None or reason.new == job.pause_reason):

@@ -815,7 +815,7 @@ def test_future_occurrence_of_paused_job_names_pause(tomorrow: datetime) -> None
     answer = explain(job, tomorrow)
 
     assert answer.verdict is WhyVerdict.PAUSED
-    assert codes(answer) == ["to_come_paused", "reason"]
+    assert codes(answer) == ["to_come_paused", "paused_by", "reason"]
     assert params(answer, "reason") == {"reason": "deploy"}
 
 
@@ -828,14 +828,28 @@ def test_time_without_occurrence_names_pause_in_effect() -> None:
     answer = explain(job, now)
 
     assert answer.verdict is WhyVerdict.NO_OCCURRENCE
-    assert codes(answer)[:2] == ["paused", "reason"]
+    assert codes(answer)[:3] == ["paused", "paused_by", "reason"]
     assert params(answer, "reason") == {"reason": "deploy"}
     assert "paused" not in codes(explain(job, now - HOUR)), "before the pause"
 
     until = now + HOUR
     control.pause(job, "deploy", until)
-    assert codes(explain(job, now + MINUTE))[0] == "paused_until"
+    assert codes(explain(job, now + MINUTE))[:2] == ["paused_until", "paused_by"]
     assert "paused_until" not in codes(explain(job, until + MINUTE)), "after its end"
+
+
+def test_answer_without_a_time_names_user_who_paused() -> None:
+    """A job that is disabled in the job form has no entry of the action "pause"."""
+    job, now = set_placed_at(make_job(enabled=False), NOON), NOON + DAY + MINUTE
+    assert codes(explain_latest(job, now)) == ["paused"], "no entry"
+    log_change(job, NOON, ("enabled", True, False), by="carol")
+
+    answer = explain_latest(job, now)
+
+    assert codes(answer) == ["paused", "paused_by"]
+    assert params(answer, "paused_by") == {"by": "carol", "at": "2024-05-06 12:00:00 UTC"}
+    log_change(job, NOON + MINUTE, ("enabled", False, True), by="dan")
+    assert codes(explain_latest(job, now)) == ["paused"], "paused without an entry since"
 
 
 def test_occurrence_after_end_of_pause_is_not_paused(tomorrow: datetime) -> None:

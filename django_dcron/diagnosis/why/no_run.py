@@ -23,8 +23,8 @@ from django_dcron.diagnosis.why.cluster_sentences import (
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.pause_sentences import (
     pause_sentences,
+    present_author_sentences,
     present_pause_sentences,
-    reason_sentences,
 )
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
@@ -149,7 +149,7 @@ def _not_due(data: ExplanationData, occurrence: datetime) -> ExplainedOccurrence
             WhyVerdict.PAUSED,
             [
                 Sentence("to_come_paused", text),
-                *reason_sentences(job.pause_reason),
+                *present_author_sentences(data),
             ],
         )
     due = occurrence + jitter_delay(job.pk, occurrence, job.jitter)

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from django.utils.translation import gettext as _
 
+from django_dcron.diagnosis.job_status import author_of_pause, pause_of
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.run_sentences import reason_sentence
 from django_dcron.diagnosis.why.sentence import Sentence
@@ -96,7 +97,18 @@ def present_pause_sentences(data: ExplanationData) -> Iterator[Sentence]:
         yield Sentence("paused_until", text, until=data.format_time(job.paused_until))
     else:
         yield Sentence("paused", _("The job is paused. It has no runs until it is resumed."))
-    yield from reason_sentences(job.pause_reason)
+    yield from present_author_sentences(data)
+
+
+def present_author_sentences(data: ExplanationData) -> Iterator[Sentence]:
+    """Yield who paused the job, which is paused now, and why."""
+    pause = pause_of(data.job, author_of_pause(data.job, data.changes))
+    if pause is None:
+        return
+    if pause.by and pause.since:
+        text = _("%(by)s paused the job at %(at)s.")
+        yield Sentence("paused_by", text, by=pause.by, at=data.format_time(pause.since))
+    yield from reason_sentences(pause.reason)
 
 
 def _pause_reason(change: LoggedChange, *, after: bool) -> str:

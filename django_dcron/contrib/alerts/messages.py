@@ -14,6 +14,7 @@ from django_dcron.contrib.alerts.failures import LATEST, ReportedFailures
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
+from django_dcron.execution.failure import OUR_FILES
 from django_dcron.models import Alert, Attempt, Job, Node, Run
 from django_dcron.policies.alerting import EVERY, AlertKind, Event
 from django_dcron.policies.health.problems import Issue
@@ -162,7 +163,10 @@ def _lines_about(run: Run, state: State | None) -> Iterator[str]:
 
 
 def _raised_at(traceback: str) -> str:
-    """Return the last line of the traceback that names a place in the code, or an empty text."""
+    """Return the last line of the traceback that names a place in the code, or an empty text.
+
+    Places in this package, such as the one that raises a timeout, count only if there is no other.
+    """
     last = traceback[max(0, *map(traceback.rfind, BETWEEN_EXCEPTIONS)) :]
     frames = last.partition(HEADER)[2]
     cut = OMISSION_MARK.search(frames)
@@ -170,7 +174,8 @@ def _raised_at(traceback: str) -> str:
         frames = frames[cut.end() :].partition("\n")[2]  # after the rest of a line
     lines = takewhile(_is_of_frame, frames.splitlines())
     places = [line.strip() for line in lines if line.startswith('  File "')]
-    return places[-1] if places else ""
+    others = [place for place in places if not place.startswith(f'File "{OUR_FILES}')]
+    return next(reversed(others or places), "")
 
 
 def _is_of_frame(line: str) -> bool:

@@ -14,6 +14,7 @@ from django_dcron.contrib.alerts import job_alerts, messages
 from django_dcron.contrib.alerts.alerter import Alerter
 from django_dcron.contrib.alerts.outbox import Message
 from django_dcron.db.now import database_now
+from django_dcron.execution import interruption
 from django_dcron.execution.executor import execute
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import pause_failing_jobs
@@ -332,6 +333,17 @@ def test_alert_about_an_exception_names_the_line_that_raised_it(
             'Traceback (most recent call last):\n  File "a.py", line 1, in f\nE: very long'
             '\n[... 9,000 characters omitted ...]\n message\n  File "quoted.py", line 3, in h\n',
             'File "a.py", line 1, in f',
+        ),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n'
+            '  File "b.py", line 2, in g\n    sleep(60)\n'
+            f'  File "{interruption.__file__}", line 3, in _handle\n    raise exception\nE\n',
+            'File "b.py", line 2, in g',
+        ),
+        (
+            "Traceback (most recent call last):\n"
+            f'  File "{interruption.__file__}", line 3, in h\nE\n',
+            f'File "{interruption.__file__}", line 3, in h',
         ),
     ],
 )

@@ -102,6 +102,22 @@ def test_failed_run_is_compared_with_last_success(admin_client: Client, job: Job
     assert admin_client.get(run_url(good)).context["page"].comparison is None
 
 
+def test_comparison_shows_the_duration_that_the_page_shows(admin_client: Client, job: Job) -> None:
+    """The rows of a run and of its attempt have slightly different times of the start."""
+    ended = {"started_at": NOON, "finished_at": NOON + 9 * SECOND}
+    failed = make_run(job, NOON, state="failed", **ended)
+    good = succeeded(job, NOON - HOUR, 9)
+    for run, lasted in ((good, 11), (failed, 12)):
+        times = {"started_at": run.finished_at - lasted * SECOND, "finished_at": run.finished_at}
+        make_attempt(run, outcome=run.state, **times)
+    shown = admin_client.get(run_url(failed)).context["page"]
+    durations = dict(shown.facts)["duration"], shown.comparison.facts[0].this_run
+    assert durations == ("12.0 s", "12.0 s")
+    assert shown.comparison.facts[0].last_success == "11.0 s"
+    Run.objects.filter(pk=failed.pk).update(attempt=2)
+    assert admin_client.get(run_url(failed)).context["page"].comparison.facts[0].this_run == "9.0 s"
+
+
 def test_comparison_shows_release_definition_and_logs(
     admin_client: Client, staff_with: StaffWith, job: Job
 ) -> None:

@@ -110,6 +110,16 @@ class ComparedRun:
     content: Document
     """The definition that this attempt ran; empty if it is unrecorded or hidden from the user."""
 
+    @property
+    def duration(self) -> timedelta | None:
+        """The duration that the run's page shows: of the latest attempt, by its own row if known.
+
+        An attempt's row has the time at which the worker read the run, the run's row has the
+        slightly later time at which its start was written.
+        """
+        is_current = self.latest is not None and self.latest.number == self.run.attempt
+        return run_duration(self.latest if self.latest and is_current else self.run)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -133,7 +143,7 @@ def compare(
     latest = None
     if this.latest is not None:
         attempts = scope.attempts.filter(run=other.pk).order_by("-number")
-        names = ("run", "number", "worker", "release", "definition")
+        names = ("run", "number", "worker", "release", "definition", "started_at", "finished_at")
         latest = with_log_length(attempts.only(*names)).first()
     content = content_of_attempt(latest) if latest and this.content else {}
     facts = tuple(_facts(this, ComparedRun(other, latest, content), site))
@@ -142,9 +152,8 @@ def compare(
 
 def _facts(this: ComparedRun, other: ComparedRun, site: admin.AdminSite) -> Iterator[ComparedFact]:
     runs = (this.run, other.run)
-    yield _fact(
-        _("duration"), [duration_or_empty(run_duration(run)) for run in runs], is_measured=True
-    )
+    durations = [duration_or_empty(each.duration) for each in (this, other)]
+    yield _fact(_("duration"), durations, is_measured=True)
     delays = [duration_or_empty(start_delay(run)) for run in runs]
     if delays != [EMPTY, EMPTY]:
         yield _fact(_("start delay"), delays, is_measured=True)

@@ -247,7 +247,7 @@ def _show_run(out: Output, run: Run, number: int | None) -> None:
     for attempt in chosen:
         out.line()
         out.line(f"Attempt {attempt.number}", STRONG)
-        out.fields(_attempt_fields(attempt))
+        out.fields(_attempt_fields(attempt, with_times=run.attempt > 1 or len(attempts) > 1))
         for title, text in (
             ("Log", attempt.log),
             ("Traceback", attempt.traceback),
@@ -290,7 +290,8 @@ def _run_fields(run: Run, first: Attempt | None) -> Iterator[tuple[str, Cell]]:
     yield "deliveries", run.deliveries
 
 
-def _attempt_fields(attempt: Attempt) -> Iterator[tuple[str, Cell]]:
+def _attempt_fields(attempt: Attempt, *, with_times: bool) -> Iterator[tuple[str, Cell]]:
+    """Yield the fields of an attempt. The times of a run's only attempt are those of the run."""
     yield "outcome", styled_state(attempt.outcome or "running")
     if attempt.late_outcome:
         yield "late outcome", styled_state(attempt.late_outcome)
@@ -302,10 +303,11 @@ def _attempt_fields(attempt: Attempt) -> Iterator[tuple[str, Cell]]:
         then = {each.field: each.old for each in changes}
         now = {each.field: each.new for each in changes}
         yield "changed since", shown_changes(then, now)
-    yield "sent to worker", time_text(attempt.queued_at) if attempt.queued_at else ""
-    yield "started", time_text(attempt.started_at)
-    yield "finished", time_text(attempt.finished_at)
-    yield "duration", duration_text(attempt.duration)
+    if with_times:
+        yield "sent to worker", time_text(attempt.queued_at) if attempt.queued_at else ""
+        yield "started", time_text(attempt.started_at)
+        yield "finished", time_text(attempt.finished_at)
+        yield "duration", duration_text(attempt.duration)
     if attempt.progress_done is not None:
         of = f" of {attempt.progress_total}" if attempt.progress_total is not None else ""
         note = f", {attempt.progress_note}" if attempt.progress_note else ""

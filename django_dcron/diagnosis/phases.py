@@ -151,7 +151,7 @@ def _waits(run: Run, attempt: Attempt | None, until: datetime) -> list[_PhaseEnd
     last = PhaseKind.QUEUED if sent_once else PhaseKind.DUE_OR_QUEUED
     if attempt is None and run.state == State.WAITING:
         last = PhaseKind.EARLIER_RUNS
-    elif attempt is None and run.state == State.PENDING and not run.dispatched_at:
+    elif attempt is None and run.state == State.PENDING and not run.sent_at:
         last = PhaseKind.DUE
     elif attempt and due_at is None:
         last = WAIT_WITHOUT_DUE_TIME[first]

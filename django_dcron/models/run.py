@@ -285,3 +285,14 @@ class Run(models.Model):
         A retry keeps ``queued_at`` but resets ``deliveries``.
         """
         return self.queued_at if self.deliveries else None
+
+    @property
+    def sent_at(self) -> datetime | None:
+        """When the current attempt was last sent to a worker, or None.
+
+        Unlike ``dispatched_at``, this includes a delivery that no longer counts, such as one before
+        a freeze. A retry keeps ``queued_at`` of the attempt before it, which was sent before the
+        retry was due.
+        """
+        is_of_attempt = self.queued_at and (self.attempt == 1 or self.queued_at > self.due_at)
+        return self.queued_at if self.deliveries or is_of_attempt else None

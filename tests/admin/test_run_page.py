@@ -269,6 +269,15 @@ def test_page_hides_delivery_of_earlier_attempt(admin_client: Client, job: Job) 
     assert [value for label, value in facts() if (label, value) not in before] == ["12:00:00", "2"]
 
 
+def test_page_shows_that_a_returned_run_had_been_sent(admin_client: Client, job: Job) -> None:
+    """A freeze returned it before a worker started it."""
+    run = make_run(job, state="pending", queued_at=NOON + SECOND, deliveries=0)
+    shown = admin_client.get(run_url(run)).context["page"]
+    sentence = text_of(next(iter(state_sentences.state_sentences(run, NOON + 60 * SECOND))))
+    assert sentence == str(state_sentences.NOT_STARTED).format(queued="2026-03-01 12:00:01")
+    assert "12:00:01" in [text_of(value) for _label, value in shown.facts]
+
+
 def test_failed_run_says_why_it_was_not_retried(admin_client: Client, job: Job) -> None:
     job.max_attempts = 3
     control.save(job)

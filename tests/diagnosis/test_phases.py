@@ -68,6 +68,12 @@ def test_every_attempt_has_all_phases() -> None:
     ]
 
 
+def test_run_that_was_sent_and_returned_is_not_called_unsent() -> None:
+    """A freeze returned it. The times at which it was queued and returned aren't both recorded."""
+    run = run_with(state="pending", due_at=at(0), queued_at=at(1), deliveries=0)
+    assert shown(phases_of_attempts(run, [], at(50)))[0][-1] == ("due_or_queued", 0, 50)
+
+
 def test_start_before_recorded_delivery_has_no_queued_phase() -> None:
     run = run_with(state="running", attempt=2, due_at=at(20), queued_at=at(1), deliveries=1)
     attempts = [attempt(1, 2, 5, due=0, queued=1), attempt(2, 21, due=20)]

@@ -104,6 +104,8 @@ def test_history_shows_when_a_run_and_each_attempt_was_sent() -> None:
 
     Attempt.objects.all().delete()
     changes.update(attempt=1, deliveries=0)
+    assert sent_times() == [second], "a freeze returned the run"
+    changes.update(queued_at=None)
     assert sent_times() == [None]
 
 

@@ -288,7 +288,7 @@ class RunPage:
             (_("scheduled"), render_time(run.scheduled_at)),
             (_("claimed"), render_time(run.claimed_at, near)),
             (_("due"), render_time(run.due_at, near) if run.due_at != run.scheduled_at else EMPTY),
-            (_("sent to worker"), render_time(run.dispatched_at, near)),
+            (_("sent to worker"), render_time(run.sent_at, near)),
             (_("started"), render_exact_time(timed.started_at, near)),
             (_("finished"), render_exact_time(timed.finished_at, near)),
             (_("start delay"), duration_or_empty(start_delay(run))),

@@ -55,7 +55,7 @@ def state_sentences(run: Run, now: datetime) -> Iterator[SafeString]:
 
 def _state_sentence(run: Run, now: datetime) -> SafeString:
     text = SENTENCES[State(run.state)]
-    if run.state == State.PENDING and run.dispatched_at:
+    if run.state == State.PENDING and run.sent_at:
         text = NOT_STARTED
     elif run.state == State.QUEUED and run.deliveries > 1:
         text = SENT_AGAIN

@@ -99,18 +99,9 @@ def started_late(run: Run) -> bool:
     return run.started_at is not None and run.started_at - startable_at > STARTED_LATE
 
 
-def _sent_at(run: Run) -> datetime | None:
-    """Return when the current attempt was last sent, even if it has to be sent again.
-
-    A retry keeps ``queued_at`` of the attempt before it.
-    """
-    is_of_attempt = run.queued_at and (run.attempt == 1 or run.queued_at >= run.due_at)
-    return run.queued_at if is_of_attempt else None
-
-
 def _sent_sentence(run: Run, at: FormatTime) -> Iterator[Sentence]:
     """Yield when a missed or late run was sent: whether it waited for a node or for a worker."""
-    sent_at = _sent_at(run)
+    sent_at = run.sent_at
     if sent_at is None:
         return
     text = _("The run was sent to a worker at %(sent)s, %(late)s after it was due.")
@@ -239,7 +230,7 @@ def _unfinished_sentence(run: Run, job: Job, now: datetime, at: FormatTime) -> S
                 "sent again."
             )
             return Sentence("not_started", text, queued=at(run.dispatched_at))
-        case _ if sent_at := _sent_at(run):
+        case _ if sent_at := run.sent_at:
             text = _(
                 "The run has been due since %(due)s (%(overdue)s ago). It was sent to a worker at "
                 "%(sent)s but didn't start. It will be sent again."

@@ -274,7 +274,7 @@ def _run_fields(run: Run, first: Attempt | None) -> Iterator[tuple[str, Cell]]:
     yield "keyword arguments", "" if run.kwargs is None else text_of(redact_secrets(run.kwargs))
     yield "idempotency key", run.idempotency_key
     yield "attempts", run.attempt if run.attempt > 1 else ""
-    sent_at = first.queued_at if first else run.dispatched_at
+    sent_at = first.queued_at if first else run.sent_at
     yield "sent to worker", time_text(sent_at) if sent_at else ""
     yield "started", time_text(first.started_at if first else run.started_at)
     yield "start delay", duration_text(first_start_delay(run, first))

@@ -291,6 +291,18 @@ def test_upcoming_runs_are_hidden_by_default() -> None:
     assert "--upcoming" in call("history", "report").out
 
 
+def test_rerun_that_queues_like_a_backfill_is_shown_as_a_rerun() -> None:
+    job, (failed,) = make_history(["failed"])
+    backfilled, rerun = (
+        make_run(job, "waiting", trigger="backfill", scheduled_at=START + number * MINUTE, **values)
+        for number, values in ((1, {}), (2, {"rerun_of": failed}))
+    )
+    _head, *rows = table(call("history", "report").out)
+    assert [row[-1] for row in rows[:2]] == ["rerun", "backfill"]
+    for run, trigger in ((rerun, "rerun"), (backfilled, "backfill")):
+        assert re.search(rf"^trigger +{trigger}$", call("history", str(run.pk)).out, re.MULTILINE)
+
+
 def test_history_of_new_job_is_empty() -> None:
     make_idle_job(name="report")
     assert call("history", "report").out == "The job has no runs yet.\n"
@@ -346,6 +358,9 @@ def test_history_of_run_says_what_an_empty_log_would_contain() -> None:
     Attempt.objects.filter(number=2).update(log="")
     assert call("history", str(run.pk)).out.count(str(EMPTY_LOG)) == 1
     assert str(EMPTY_LOG) not in call("history", str(run.pk), "--json").out
+    Attempt.objects.update(log="")
+    assert call("history", str(run.pk)).out.count(str(EMPTY_LOG)) == 1, "not for each attempt"
+    Attempt.objects.filter(number=1).update(log="log of 1")
     Attempt.objects.filter(number=2).update(outcome="")
     assert str(EMPTY_LOG) not in call("history", str(run.pk)).out, "the attempt may still log"
 

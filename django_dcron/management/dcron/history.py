@@ -220,13 +220,18 @@ def _cells(run: Run, first: Attempt | None, *, names_job: bool) -> list[Cell]:
 
 def _notes(run: Run) -> Iterator[str]:
     if run.trigger != Trigger.SCHEDULE:
-        yield run.trigger
+        yield _trigger_text(run)
     if run.attempt > 1:
         yield f"attempt {run.attempt}"
     if run.missed_before:
         yield f"{run.missed_before} missed before"
     if run.reason:
         yield run.reason
+
+
+def _trigger_text(run: Run) -> str:
+    """Return what created the run. Reruns that queue have the trigger of a backfill."""
+    return Trigger.RERUN if run.rerun_of_id else run.trigger
 
 
 def _show_run(out: Output, run: Run, number: int | None) -> None:
@@ -244,6 +249,7 @@ def _show_run(out: Output, run: Run, number: int | None) -> None:
     out.fields(_run_fields(run, first_attempts([run]).get(run.pk)))
     if not_retried := why_run_not_retried(run, attempts[-1] if attempts else None):
         out.line(not_retried)
+    first_empty = next(filter(has_empty_log, chosen), None)
     for attempt in chosen:
         out.line()
         out.line(f"Attempt {attempt.number}", STRONG)
@@ -256,7 +262,7 @@ def _show_run(out: Output, run: Run, number: int | None) -> None:
             if text:
                 out.line(f"{title}:", STRONG)
                 out.line(text.rstrip("\n"))
-        if has_empty_log(attempt):
+        if attempt is first_empty:
             out.line(str(EMPTY_LOG), QUIET)
 
 
@@ -266,7 +272,7 @@ def _run_fields(run: Run, first: Attempt | None) -> Iterator[tuple[str, Cell]]:
     yield "scheduled", time_text(run.scheduled_at)
     due_at = first.due_at if first else run.due_at
     yield "due", time_text(due_at) if due_at and due_at != run.scheduled_at else ""
-    yield "trigger", run.trigger
+    yield "trigger", _trigger_text(run)
     yield "rerun of", str(run.rerun_of_id) if run.rerun_of_id else ""
     yield "follows", str(followed_run_id(run) or "")
     yield "followed by", ", ".join(f"{after.job} {after.pk}" for after in followers_of(run))

@@ -1,4 +1,4 @@
-"""Rerun all failed runs of an incident, or selected runs of a job, in batches that queue.
+"""Rerun all failed runs of an incident, or selected runs of jobs, in batches that queue.
 
 The new runs queue like a backfill: oldest first, a few at a time, after due runs of the schedule.
 
@@ -6,8 +6,8 @@ Invariants:
 
 - A failed run is rerun once, however often its batch is repeated: the incident's row is locked,
   and a run with a later rerun is left out.
-- A selected run is rerun once, too: the job's row is locked, and a run with a later rerun is left
-  out.
+- A selected run is rerun once, too: the rows of the jobs are locked, and a run with a later rerun
+  is left out.
 - A batch is one transaction with a bounded number of rows.
 - Failures after the first batch, such as those of the new runs, aren't rerun: ``until`` is the
   last failure.
@@ -17,9 +17,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeVar
 from uuid import UUID
 
@@ -32,7 +35,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs import locking
 from django_dcron.jobs.audit.recording import AuditedChange, record_changes
-from django_dcron.models import Attempt, AuditAction, Incident, Job, Run
+from django_dcron.models import Attempt, AuditAction, Incident, Run
 from django_dcron.policies.incidents import fingerprint
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.slots import Slot, backfill_number
@@ -93,14 +96,15 @@ def rerun_failures(
     return _unless_busy(lambda: _rerun(incident, after, until, runs, may_rerun, using), using)
 
 
-def rerun_selected(job: Job, runs: Sequence[Run]) -> dict[UUID, Run]:
-    """Create runs that repeat finished runs of the job. Return them by the run that they repeat.
+def rerun_selected(runs: Sequence[Run]) -> dict[UUID, Run | NotPossible]:
+    """Create runs that repeat finished runs. Return them by the run that they repeat.
 
-    ``runs`` are ordered by ``scheduled_at``, at most ``RERUN_AT_ONCE``. Runs with a later rerun are
-    left out. Raises ``NotPossible`` if the job has been deleted or is being changed.
+    There are at most ``RERUN_AT_ONCE`` runs. Those of one job are ordered by ``scheduled_at``. Runs
+    with a later rerun are left out. A run of a deleted job has an error instead. Raises
+    ``NotPossible`` if a job is being changed.
     """
     using = alias_for(Run)
-    return _unless_busy(lambda: _rerun_selected(job, runs, using), using)
+    return _unless_busy(lambda: _rerun_selected(runs, using), using)
 
 
 def _unless_busy(rerun: Callable[[], Result], using: str) -> Result:
@@ -113,15 +117,30 @@ def _unless_busy(rerun: Callable[[], Result], using: str) -> Result:
         ) from None
 
 
-def _rerun_selected(job: Job, runs: Sequence[Run], using: str) -> dict[UUID, Run]:
+def _rerun_selected(runs: Sequence[Run], using: str) -> dict[UUID, Run | NotPossible]:
+    job_ids = {run.job_id for run in runs}
     with transaction.atomic(using=using):
-        if locking.lock_job(job.pk, using) is None:
-            raise NotPossible(
-                _("%(job)s can't be run, because it has been deleted."),
-                job=str(job),
-                code="deleted",
-            )
-        return _create_reruns(runs, job, using)
+        locking.lock_cursors(job_ids, using)
+        jobs = locking.lock_jobs(job_ids, using)
+        created = _create_reruns([run for run in runs if run.job_id in jobs], using)
+        numbers = Counter(run.job_id for run in created.values())
+        record_changes(
+            [
+                AuditedChange(AuditAction.RERUN, jobs[job_id], after={"runs": number})
+                for job_id, number in numbers.items()
+            ],
+            using,
+        )
+    deleted = {
+        run.pk: NotPossible(
+            _("%(job)s can't be run, because it has been deleted."),
+            job=str(run.job),
+            code="deleted",
+        )
+        for run in runs
+        if run.job_id not in jobs
+    }
+    return created | deleted
 
 
 def _rerun(
@@ -140,18 +159,18 @@ def _rerun(
             candidates, next_after = failed_without_attempt(locked, runs), None
         else:
             candidates, next_after = _failed_runs(locked, after, until, runs, using)
-        created = _create_reruns(list(filter(may_rerun, candidates)), locked, using)
+        created = _create_reruns(list(filter(may_rerun, candidates)), using)
+        if created:
+            number = {"runs": len(created)}
+            record_changes([AuditedChange(AuditAction.RERUN, locked, after=number)], using)
     return RerunBatch(len(created), next_after)
 
 
-def _create_reruns(runs: Sequence[Run], subject: Incident | Job, using: str) -> dict[UUID, Run]:
-    """Create the reruns of ``runs`` without a later rerun, and audit them for ``subject``."""
+def _create_reruns(runs: Sequence[Run], using: str) -> dict[UUID, Run]:
+    """Create the reruns of ``runs`` without a later rerun, by the run that they repeat."""
     latest = without_later_rerun(runs, using)
     created = _reruns(latest, using)
     Run.objects.using(using).bulk_create(created)
-    if created:
-        number = {"runs": len(created)}
-        record_changes([AuditedChange(AuditAction.RERUN, subject, after=number)], using)
     return {run.pk: rerun for run, rerun in zip(latest, created, strict=True)}
 
 
@@ -204,11 +223,11 @@ def _original(run: Run) -> UUID:
 def _reruns(failed: Sequence[Run], using: str) -> list[Run]:
     if not failed:
         return []
-    job_id, now = failed[0].job_id, database_now(using)
-    times = _free_times(job_id, [run.scheduled_at for run in failed], using)
+    now = database_now(using)
+    times = _free_times([(run.job_id, run.scheduled_at) for run in failed], using)
     return [
         backfill_run(
-            job_id,
+            run.job_id,
             at,
             now=now,
             reason=RERUN_REASON,
@@ -220,40 +239,45 @@ def _reruns(failed: Sequence[Run], using: str) -> list[Run]:
     ]
 
 
-def _free_times(job_id: int, wanted: Sequence[datetime], using: str) -> list[datetime]:
-    """Return a ``scheduled_at`` for each of the ascending ``wanted`` times, ascending, too.
+def _free_times(wanted: Sequence[tuple[int, datetime]], using: str) -> list[datetime]:
+    """Return a ``scheduled_at`` for each wanted time of a job, in the same order for each job.
 
-    It lies after the wanted time, in a second that no other waiting run of the job has.
+    The wanted times of a job ascend. The returned time lies after the wanted one, in a second that
+    no other waiting run of the job has.
     """
-    runs = Run.objects.using(using).filter(job=job_id)
-    seconds: set[int] = set()
+    runs = Run.objects.using(using).filter(job__in={job_id for job_id, _at in wanted})
+    seconds: set[tuple[int, int]] = set()
 
-    def in_free_second(at: datetime) -> datetime:
-        while backfill_number(at) in seconds:
+    def in_free_second(job_id: int, at: datetime) -> tuple[int, datetime]:
+        while (job_id, backfill_number(at)) in seconds:
             at = avoid_whole_second(at + SECOND)
-        seconds.add(backfill_number(at))
-        return at
+        seconds.add((job_id, backfill_number(at)))
+        return job_id, at
 
-    times = [in_free_second(avoid_whole_second(at + MICROSECOND)) for at in wanted]
+    times = [in_free_second(job_id, avoid_whole_second(at + MICROSECOND)) for job_id, at in wanted]
     unchecked = list(range(len(times)))
     while unchecked:
-        unchecked_times = [times[position] for position in unchecked]
+        unchecked_times = {times[position][1] for position in unchecked}
         waiting = runs.filter(
-            slot=Slot.BACKFILL, slot_number__in=map(backfill_number, unchecked_times)
+            slot=Slot.BACKFILL, slot_number__in={backfill_number(at) for at in unchecked_times}
         )
-        used_seconds = set(waiting.values_list("slot_number", flat=True))
+        used_seconds = set(waiting.values_list("job_id", "slot_number"))
         used_times = set(
-            runs.filter(scheduled_at__in=unchecked_times).values_list("scheduled_at", flat=True)
+            runs.filter(scheduled_at__in=unchecked_times).values_list("job_id", "scheduled_at")
         )
         collided = []
         for position in unchecked:
-            at = times[position]
-            if backfill_number(at) in used_seconds:
-                times[position] = in_free_second(at)
-            elif at in used_times:
-                times[position] = avoid_whole_second(at + MICROSECOND)
+            job_id, at = times[position]
+            if (job_id, backfill_number(at)) in used_seconds:
+                times[position] = in_free_second(job_id, at)
+            elif (job_id, at) in used_times:
+                times[position] = job_id, avoid_whole_second(at + MICROSECOND)
             else:
                 continue
             collided.append(position)
         unchecked = collided
-    return sorted(times)
+    ascending: dict[int, Iterator[datetime]] = {
+        job_id: iter([at for _job_id, at in of_job])
+        for job_id, of_job in groupby(sorted(times), key=itemgetter(0))
+    }
+    return [next(ascending[job_id]) for job_id, _at in wanted]

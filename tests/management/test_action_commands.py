@@ -37,7 +37,7 @@ from django_dcron.management.dcron import run as run_command
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_absence import Absence, FoundAbsence
-from django_dcron.models import Attempt, Cursor, Job, Node, Run
+from django_dcron.models import Attempt, AuditEntry, Cursor, Job, Node, Run
 from django_dcron.models.job_states import NO_LONGER_DECLARED
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
@@ -1215,7 +1215,7 @@ def test_rerun_says_what_the_overlap_policy_does_to_it() -> None:
 def test_rerun_says_that_a_shadow_executes_nothing() -> None:
     job = make_idle_job(name="shaded", target="shadow:tests.app.tasks.fail")
     first, second = make_run(job, "failed"), make_run(job, "failed")
-    selection = ("--job", "shaded", "--state", "failed", "--since", "1h", "--yes")
+    selection = ("shaded", "--state", "failed", "--since", "1h", "--yes")
     for arguments in (selection, (str(first.pk), str(second.pk))):
         code, message = call("rerun", *arguments)
         assert (code, message.count(SHADED.partition(": ")[2])) == (0, 2), message
@@ -1225,7 +1225,7 @@ def test_rerun_says_that_runs_of_an_unknown_target_fail() -> None:
     job = make_idle_job(name="gone")
     runs = [make_run(job, "failed") for _ in range(2)]
     Job.objects.update(target="shop.cron.gone")
-    selection = ("--job", "gone", "--state", "failed", "--since", "1h", "--yes")
+    selection = ("gone", "--state", "failed", "--since", "1h", "--yes")
     for arguments in (selection, [str(run.pk) for run in runs]):
         code, message = call("rerun", *arguments)
         assert (code, message.count("Runs fail: Unknown target 'shop.cron.gone'")) == (0, 2)
@@ -1249,7 +1249,7 @@ def test_rerun_selects_runs_of_a_job_by_state_and_time() -> None:
     failed = run_at(job, "failed", 20)
     for args in ((job, "missed", 90), (job, "succeeded", 10), (other, "missed", 30)):
         run_at(*args)
-    selection = ("rerun", "--job", "idle", "--state", "missed", "--since", "1h")
+    selection = ("rerun", "idle", "--state", "missed", "--since", "1h")
     code, message = call(*selection)
     assert (code, "2 runs selected. To confirm, add --yes" in message) == (2, True)
     code, message = call(*selection, "--dry-run")
@@ -1271,19 +1271,89 @@ def test_rerun_selects_runs_of_a_job_by_state_and_time() -> None:
 def test_rerun_refuses_an_unclear_or_too_large_selection(monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(make_idle_job(name="idle"), "missed")
     for arguments, problem in (
-        ((), "Name at least one run"),
-        ((str(run.pk), "--state", "missed"), "--state needs --job"),
-        (("--job", "idle", "--since", "1h"), "--job needs --state"),
-        (("--job", "idle", "--state", "missed"), "--job needs --since"),
-        ((str(run.pk), "--job", "idle"), "not both"),
-        (("--job", "idle", "--state", "running", "--since", "1h"), "invalid choice"),
+        ((), "Nothing is selected"),
+        (("--state", "missed", "--since", "1h"), "--queue or --all."),
+        ((str(run.pk), "--state", "missed"), "--state selects runs of jobs"),
+        (("idle", "--since", "1h"), "add --state. "),
+        (("idle", "--state", "missed"), "add --since. "),
+        (("--all",), "add --state and --since. To list them: manage.py dcron history"),
+        ((str(run.pk), "idle"), "not both"),
+        (("idle", "--state", "running", "--since", "1h"), "invalid choice"),
+        (("nothing-*", "--state", "missed", "--since", "1h"), "No job matches"),
     ):
         code, message = call("rerun", *arguments)
         assert (code, problem in message) == (2, True), message
     make_run(run.job, "missed")
     monkeypatch.setattr(rerun_command, "MAX_SELECTED", 1)
-    code, message = call("rerun", "--job", "idle", "--state", "missed", "--since", "1h", "--yes")
+    code, message = call("rerun", "idle", "--state", "missed", "--since", "1h", "--yes")
     assert (code, "Too many runs" in message) == (2, True)
+
+
+def test_rerun_selects_runs_of_many_jobs_and_runs_those_of_each_job_oldest_first() -> None:
+    now = database_now("default")
+    first, second = (make_idle_job(name=f"feed-{name}", tags=["feed"]) for name in ("a", "b"))
+    other = make_idle_job(name="other", namespace="shop")
+    runs = {
+        job: [
+            make_run(job, state, scheduled_at=(now - timedelta(minutes=minutes)))
+            for minutes, state in ((30, "failed"), (20, "succeeded"), (10, "failed"))
+        ]
+        for job in (first, second, other)
+    }
+    selectors = ("--state", "failed", "--since", "1h")
+    for selection, jobs in (
+        (("feed-*",), (first, second)),
+        (("--tag", "feed"), (first, second)),
+        (("--namespace", "shop"), (other,)),
+        (("--all",), (first, second, other)),
+        (("feed-a", "shop/other"), (first, other)),
+    ):
+        code, shown = document("rerun", *selection, *selectors, "--dry-run")
+        expected = [str(run.pk) for job in jobs for run in runs[job][::2]]
+        assert (code, [each["run"] for each in shown["selected"]]) == (0, expected)
+    code, message = call("rerun", "feed-*", *selectors, "--yes")
+    assert (code, message.splitlines()[-1]) == (0, "rerun: 4 done")
+    for job in (first, second):
+        made = Run.objects.filter(job=job).exclude(rerun_of=None).order_by("scheduled_at")
+        assert [run.rerun_of_id for run in made] == [run.pk for run in runs[job][::2]]
+        (entry,) = AuditEntry.objects.filter(kind="job", action="rerun", job_id=job.pk)
+        assert entry.after == {"runs": 2}
+    code, shown = document("rerun", "--all", *selectors, "--yes")
+    assert (code, len(shown["results"]), len(shown["skipped"])) == (0, 2, 4)
+    assert call("rerun", "feed-*", "--state", "missed", "--since", "1h")[1] == (
+        "Nothing to run again: no runs of 2 jobs match.\n"
+    )
+
+
+def test_rerun_of_runs_of_many_jobs_needs_no_statement_for_each_job() -> None:
+    def statements(number: int) -> int:
+        for position in range(number):
+            make_run(make_idle_job(name=f"of-{number}-{position}"), "failed")
+        with CaptureQueriesContext(connection) as queries:
+            code, _out = call(
+                "rerun", f"of-{number}-*", "--state", "failed", "--since", "1h", "--yes"
+            )
+        assert code == 0
+        return len(queries)
+
+    assert statements(2) == statements(12)
+
+
+def test_rerun_of_a_selection_refuses_the_runs_of_a_job_that_is_deleted_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept, deleted = (make_run(make_idle_job(name=name), "failed") for name in ("kept", "deleted"))
+    rerun = rerun_command.rerun_selected
+
+    def delete_and_rerun(runs: Any) -> Any:
+        control.delete(deleted.job)
+        return rerun(runs)
+
+    monkeypatch.setattr(rerun_command, "rerun_selected", delete_and_rerun)
+    code, message = call("rerun", "--all", "--state", "failed", "--since", "1h", "--yes")
+    assert (code, "it has been deleted" in message) == (1, True)
+    (made,) = Run.objects.exclude(rerun_of=None)
+    assert made.rerun_of_id == kept.pk
 
 
 # --- delete -------------------------------------------------------------------------------------
@@ -1392,7 +1462,7 @@ def test_backfill_previews_creates_and_follows_runs(start_runcron: StartProcess)
     assert message.startswith(
         "hourly: 0 runs created.\n3 other occurrences skipped: a run exists.\n2 of them are "
         "missed, failed or cancelled. To rerun all such runs of this period, including manual "
-        "runs: manage.py dcron rerun --job hourly "
+        "runs: manage.py dcron rerun hourly "
     )
 
 
@@ -1409,7 +1479,7 @@ def test_backfill_prints_how_to_run_unsuccessful_runs_again(options: tuple[str, 
         make_run(job, "cancelled", trigger="manual", scheduled_at=between)
         window = ("backfill", "every hour", "14:00", "18:00")
         command = (
-            "rerun --job 'every hour' --state missed --state failed --state cancelled "
+            "rerun 'every hour' --state missed --state failed --state cancelled "
             "--since 2026-11-03T15:00:00+09:00 --until 2026-11-03T16:00:01+09:00"
         )
         message = call(*window, *options)[1]

@@ -199,7 +199,7 @@ def _range_text(job: Job, planned: Backfill) -> str:
 
 
 def _rerun_selection(job: Job, planned: Backfill) -> str:
-    """Return the options of ``dcron rerun`` that select the unsuccessful runs.
+    """Return the arguments of ``dcron rerun`` that select the unsuccessful runs.
 
     They also select the job's other runs in between, such as manual runs.
     """
@@ -208,7 +208,7 @@ def _rerun_selection(job: Job, planned: Backfill) -> str:
     since = planned.unsuccessful[0]
     until = min(planned.unsuccessful[-1] + timedelta(seconds=1), planned.until)
     return (
-        f"--job {shlex.quote(str(job))} {states} "
+        f"{shlex.quote(str(job))} {states} "
         f"--since {since.astimezone(zone).isoformat()} --until {until.astimezone(zone).isoformat()}"
     )
 

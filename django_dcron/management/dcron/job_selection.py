@@ -40,7 +40,8 @@ REASON_SHOWN = 60
 STYLES = {JobState.QUARANTINED: BAD, JobState.PAUSED: WARNING}
 
 
-def add_filters(parser: CommandParser) -> None:
+def add_filters(parser: CommandParser, *, by_state: bool = True) -> None:
+    """Add the filters of jobs; ``by_state`` adds those by the state of a job."""
     parser.add_argument(
         "--namespace", default="", help="only jobs of this namespace (default: all)"
     )
@@ -70,6 +71,8 @@ def add_filters(parser: CommandParser) -> None:
         help="only jobs whose runs are published to this queue (a job without a queue uses the "
         "queue of its target)",
     )
+    if not by_state:
+        return
     state = parser.add_mutually_exclusive_group()
     state.add_argument(
         "--state",
@@ -92,20 +95,28 @@ FILTERS = ("namespace", "tag", "search", "source", "queue", "state")
 
 
 def filter_of(options: dict[str, Any]) -> JobFilter:
+    state: str | None = options.get("state")
     return JobFilter(
         namespace=options["namespace"],
         tags=tuple(options["tag"]),
         text=options["search"],
         source=options["source"],
         queue=options["queue"],
-        condition=JobCondition(options["state"]) if options["state"] else None,
+        condition=JobCondition(state) if state else None,
     )
 
 
 def add_selection(
-    parser: CommandParser, *, metavar: str = "JOB", help_text: str = JOB_HELP
+    parser: CommandParser,
+    *,
+    metavar: str = "JOB",
+    help_text: str = JOB_HELP,
+    by_state: bool = True,
 ) -> None:
-    """Add names, patterns, ``--all`` and the filters, for a subcommand that changes jobs."""
+    """Add names, patterns, ``--all`` and the filters, for a subcommand that changes jobs.
+
+    ``by_state``: see ``add_filters``.
+    """
     parser.add_argument(
         "names",
         nargs="*",
@@ -116,7 +127,7 @@ def add_selection(
         f"{DEFAULT_NAMESPACE})",
     )
     parser.add_argument("--all", action="store_true", help="all jobs")
-    add_filters(parser)
+    add_filters(parser, by_state=by_state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +164,11 @@ def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]
             )
         raise usage_error("Filters can be combined with patterns, but not with names.")
     if not (names or is_filtered or options["all"]):
-        reason_option = "--reason, " if "pause_reason" in options else ""
+        own = ["--reason"] if "pause_reason" in options else []
+        own += ["--state"] if "state" in options else []
         raise usage_error(
             "Nothing is selected. Name the jobs, or use a pattern, --namespace, --tag, --search, "
-            f"--source, --queue, {reason_option}--state or --all."
+            f"--source, {', '.join(['--queue', *own])} or --all."
         )
     named: list[T] = []
     rows: list[T | Job] = [] if names else list(jobs(filters))

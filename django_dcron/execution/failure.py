@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from itertools import dropwhile
 from traceback import FrameSummary, TracebackException
@@ -35,6 +36,8 @@ OLDER_CODE = (
 PERMANENT = (PermanentFailure, UnknownTarget, InvalidArguments)
 TIMEOUTS = frozenset({RunTimedOut.__name__, "SoftTimeLimitExceeded"})
 """Compared by name, so that Celery needn't be imported."""
+CELERY_MODULES = ("celery.app.autoretry", "celery.app.task")
+"""The modules of Celery that call a task."""
 OUR_FILES = os.path.join(os.path.dirname(django_dcron.__file__), "")
 
 
@@ -148,17 +151,29 @@ def _with_advice(text: str, advice: str) -> str:
 
 
 def _traceback(exception: BaseException) -> str:
-    """Format the traceback, without the leading frames of this package in each exception.
+    """Format the traceback, without the leading frames above the target in each exception.
 
-    Those frames are the same for every run.
+    Those frames of this package and of Celery are the same for every run. The exception that this
+    package raises from the target's is left out (``_named``), so that the target's is the last one.
     """
     try:
         formatted = TracebackException.from_exception(exception, compact=True)
+        if _is_wrapper(exception, formatted) and formatted.__cause__ is not None:
+            formatted = formatted.__cause__
         for part in _with_causes(formatted):
-            part.stack[:] = list(dropwhile(_is_ours, part.stack)) or part.stack
+            part.stack[:] = list(dropwhile(_is_above_target, part.stack)) or part.stack
         return "".join(formatted.format())
     except Exception as error:  # formatting calls third-party code
         return f"(unreadable traceback: {type(error).__name__})"
+
+
+def _is_wrapper(exception: BaseException, formatted: TracebackException) -> bool:
+    """Return whether the exception adds nothing to its cause: no message, note or other frame."""
+    return (
+        _named(exception) is not exception
+        and not getattr(exception, "__notes__", ())
+        and all(map(_is_above_target, formatted.stack))
+    )
 
 
 def _with_causes(exception: TracebackException) -> Iterator[TracebackException]:
@@ -170,5 +185,8 @@ def _with_causes(exception: TracebackException) -> Iterator[TracebackException]:
             remaining += [current.__cause__, current.__context__, *(current.exceptions or ())]
 
 
-def _is_ours(frame: FrameSummary) -> bool:
-    return frame.filename.startswith(OUR_FILES)
+def _is_above_target(frame: FrameSummary) -> bool:
+    if frame.filename.startswith(OUR_FILES):
+        return True
+    modules = filter(None, map(sys.modules.get, CELERY_MODULES))
+    return any(frame.filename == module.__file__ for module in modules)

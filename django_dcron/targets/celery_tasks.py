@@ -198,7 +198,8 @@ class _TracedCall:
             return cause
         later = RetryLater("" if cause is not None else str(retry), after=after)
         later.__cause__ = cause
-        return later
+        # Without a cause, only the traceback of the Retry shows where the task asked for it.
+        return later if cause is not None else later.with_traceback(retry.__traceback__)
 
     def _call_failure_hooks(self, error: Exception) -> None:
         self._hook("on_failure", error, *self.hook_arguments, _info(error))

@@ -1,5 +1,6 @@
 """Retries that a Celery task requests, and its limits of retries."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,6 +9,9 @@ import pytest
 from celery.exceptions import MaxRetriesExceededError
 
 from django_dcron.exceptions import PermanentFailure, RetryLater
+from django_dcron.execution.executor import execute
+from django_dcron.models import Attempt
+from tests.factories import make_idle_job, make_run
 from tests.targets.celery_calls import Down, call
 
 
@@ -187,3 +191,64 @@ def test_last_exception_has_a_note_with_the_attempt_limit(
         call(flaky, attempt=attempt, max_attempts=2)
     notes = getattr(caught.value, "__notes__", [])
     assert [("2 attempts" in note) for note in notes] == [True] * noted
+
+
+def recorded(task: Any) -> Attempt:
+    """Execute the task as a run of a job, and return the first attempt."""
+    run = make_run(make_idle_job(target=task.name, max_attempts=3), "queued")
+    assert execute(run.pk, 1, worker="w")
+    return Attempt.objects.get(run=run)
+
+
+def functions_in(traceback: str) -> list[str]:
+    """Return the function of each frame."""
+    return re.findall(r'^  File .*", line \d+, in (\w+)$', traceback, re.MULTILINE)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("backoff", [False, 4])
+def test_traceback_of_a_retried_attempt_is_that_of_the_task(
+    app: celery.Celery, backoff: bool | int
+) -> None:
+    @app.task(autoretry_for=(ConnectionError,), retry_backoff=backoff)
+    def fetch() -> None:
+        connect()
+
+    def connect() -> None:
+        try:
+            raise OSError("refused")
+        except OSError as error:
+            raise ConnectionError("no answer") from error
+
+    attempt = recorded(fetch)
+    assert (attempt.exception_class, attempt.message) == ("ConnectionError", "no answer")
+    assert functions_in(attempt.traceback) == ["connect", "fetch", "connect"], "cause, then error"
+    assert attempt.traceback.endswith("\nConnectionError: no answer\n")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_traceback_of_a_retry_without_an_exception_shows_where_the_task_asked_for_it(
+    app: celery.Celery,
+) -> None:
+    @app.task(bind=True)
+    def poll(self: Any) -> None:
+        self.retry(countdown=60)
+
+    assert functions_in(recorded(poll).traceback)[0] == "poll"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_traceback_keeps_the_frames_and_the_message_of_a_retry_later_of_the_task(
+    app: celery.Celery,
+) -> None:
+    @app.task
+    def fetch(text: str = "") -> None:
+        try:
+            raise ConnectionError("no answer")
+        except ConnectionError as error:
+            raise RetryLater(text, after=timedelta(hours=1)) from error
+
+    attempt = recorded(fetch)
+    assert attempt.exception_class == "ConnectionError"
+    assert functions_in(attempt.traceback) == ["fetch", "fetch"]
+    assert "RetryLater" in attempt.traceback

@@ -225,6 +225,8 @@ def test_why_names_the_past_freeze_that_delayed_a_missed_occurrence(
     answer = explain(job, START + asked * MINUTE)
     assert answer.verdict is verdict
     assert {"frozen_all", "freeze_reason", "freeze_ended"} <= set(codes(answer))
+    order = [code for code in codes(answer) if code in ("frozen_all", "claimed_late")]
+    assert order == ["frozen_all", "claimed_late"], "the cause first"
     missed = Run.objects.filter(state="missed").values_list("reason", flat=True)
     assert all("deploy" in reason for reason in missed)
 

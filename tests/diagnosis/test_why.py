@@ -41,13 +41,15 @@ from django_dcron.models import (
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.jitter import jitter_delay
 from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
+from django_dcron.targets.shadow import NOT_EXECUTED
 from tests import factories
 from tests.diagnosis.conftest import codes
 from tests.factories import make_node
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
-MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 pytestmark = pytest.mark.django_db
 
@@ -556,6 +558,42 @@ def test_manual_runs_are_mentioned() -> None:
     assert (answer.verdict, answer.run) == (WhyVerdict.NO_OCCURRENCE, by_hand)
     assert codes(answer)[-1] == "manual"
     assert params(answer, "manual") == {"count": 1}
+
+
+def test_run_of_a_shadow_executed_nothing_and_its_rerun_is_named() -> None:
+    job = make_job(schedule="* * * * *")
+    shadow = make_run(job, reason=NOT_EXECUTED, **run_times())
+    times = {"claimed_at": NOON + 9 * SECOND, **run_times(NOON + 9 * SECOND)}
+    rerun = make_run(job, NOON + 9.5 * SECOND, trigger="rerun", rerun_of=shadow, **times)
+
+    answer = explain(job, NOON)
+
+    assert (answer.verdict, answer.run, answer.is_unexecuted) == ("succeeded", shadow, True)
+    assert codes(answer) == ["shadow_not_executed", "rerun"], "the rerun isn't counted as manual"
+    named = params(answer, "rerun")
+    assert (named["run_id"], named["state"]) == (str(rerun.pk), "succeeded")
+    assert named["created"] == "2024-05-06 12:00:09 UTC"
+    later = NOON + 90.5 * SECOND
+    make_run(job, later, trigger="backfill", state="waiting", rerun_of=shadow, claimed_at=later)
+    named = params(explain(job, NOON), "rerun")
+    assert (named["count"], named["state"]) == (2, "waiting")
+
+
+def test_latest_answer_about_a_shadow_says_so_first() -> None:
+    job = make_job(schedule="0 0 1 1 *", target="shadow:tests.app.tasks.ok")
+    assert codes(explain_latest(job, NOON))[0] == "shadow"
+    Job.objects.filter(pk=job.pk).update(target="tests.app.tasks.ok")
+    job.refresh_from_db()
+    assert "shadow" not in codes(explain_latest(job, NOON))
+
+
+def test_latest_answer_names_a_rerun_once() -> None:
+    job = make_job(schedule="@never")
+    failed = make_run(job, NOON - HOUR, state="failed", trigger="manual")
+    rerun = make_run(job, NOON - MINUTE, state="failed", trigger="rerun", rerun_of=failed)
+    answer = explain_latest(job, database_now("default"))
+    assert {"rerun_later"} == {"manual_later", "rerun_later", "rerun"} & set(codes(answer))
+    assert params(answer, "rerun_later")["run_id"] == str(rerun.pk)
 
 
 def test_scheduled_run_is_found_after_many_manual_runs() -> None:
@@ -1181,7 +1219,7 @@ def test_number_of_queries_is_constant() -> None:
     with CaptureQueriesContext(connection) as of_none:
         explain(job, NOON - MINUTE)
 
-    assert len(of_a_run) == 4  # the clock, the cursor, the runs of occurrences, other runs
+    assert len(of_a_run) == 5  # the clock, the cursor, the runs of occurrences, other runs, reruns
     assert len(of_none) <= 10
 
 

@@ -16,6 +16,7 @@ from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.models import Calendar, Cursor, Job, Node, Run
 from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.targets.shadow import NOT_EXECUTED
 from tests.diagnosis.conftest import System, system
 from tests.factories import make_idle_job, make_job, make_run
 from tests.management.calling import call, table
@@ -36,6 +37,12 @@ def test_why_explains_occurrence_as_text_and_json(system: System) -> None:
     assert document["run"] == str(run.pk)
     assert document["occurrence"] == f"{system.latest:%Y-%m-%dT%H:%M:%S}Z"
     assert document["sentences"]
+
+
+def test_verdict_on_a_run_of_a_shadow_says_that_nothing_was_executed(system: System) -> None:
+    Run.objects.filter(scheduled_at=system.latest).update(reason=NOT_EXECUTED)
+    head = call("why", str(system.job), f"{system.latest:%Y-%m-%dT%H:%M}").out.splitlines()[0]
+    assert head.endswith(": succeeded (shadow, not executed)")
 
 
 def test_from_python_time_is_one_text_or_a_list(system: System) -> None:

@@ -51,12 +51,17 @@ from django_dcron.diagnosis.why.run_sentences import (
 )
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
+from django_dcron.jobs.action_texts import STATE_NAMES
 from django_dcron.models import Job, Run
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE, State, Trigger
 from django_dcron.schedules.timetable import BEGIN, END
+from django_dcron.targets.shadow import NOT_EXECUTED
 
 LATER_READ_LIMIT = 10
+
+FREEZE_CODES = {"frozen_namespace", "frozen_all", "freeze_reason", "freeze_ends", "freeze_ended"}
+"""The codes of ``freeze_sentences``."""
 
 NOTHING_DUE = (WhyVerdict.NO_OCCURRENCE, WhyVerdict.NOT_CREATED, WhyVerdict.NOT_DUE)
 """Verdicts about a time at which no occurrence was due."""
@@ -85,6 +90,13 @@ class Answer:
         if self.run is None:
             return False
         return self.instant <= self.run.scheduled_at < self.instant + timedelta(minutes=1)
+
+    @property
+    def is_unexecuted(self) -> bool:
+        """Whether the verdict is the success of a shadow's run, which executed nothing."""
+        if self.run is None or self.verdict is not WhyVerdict.SUCCEEDED:
+            return False
+        return self.run.reason == NOT_EXECUTED
 
 
 def explain(
@@ -118,7 +130,7 @@ def explain(
     return Answer(
         instant,
         found.verdict,
-        (*_notes(data, occurrences), *found.sentences, *_other_runs(data)),
+        (*_notes(data, occurrences), *found.sentences, *_other_runs(data, found.run)),
         data.zone.key,
         occurrence,
         found.run or next(iter(data.other_runs), None),
@@ -174,10 +186,9 @@ def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> Explained
             sentences = [_counted_under_other_definition(data, run), *changed_since(data)]
             return ExplainedOccurrence(WhyVerdict.CHANGED, sentences, run)
     elif occurrence and (run := _counting_run(data, occurrence)):
-        sentences = [
-            *_counted_sentences(data, run),
-            *_causes_of_delay(data, occurrence, run.claimed_at),
-        ]
+        sentences = _with_causes(
+            [*_counted_sentences(data, run)], _causes_of_delay(data, occurrence, run.claimed_at)
+        )
         return ExplainedOccurrence(WhyVerdict.COVERED, sentences, run)
     if occurrence is None:
         return explain_no_occurrence(data)
@@ -201,8 +212,42 @@ def run_outcome(
         text = _("The newer run at %(run_at)s (%(run_id)s) replaces this one.")
         at = data.format_time(newer.scheduled_at)
         sentences.append(Sentence("replaced_by_newer", text, run_at=at, run_id=str(newer.pk)))
-    sentences += [each for each in _circumstances(data, run) if each not in stated]
-    return ExplainedOccurrence(WhyVerdict(run.state), sentences, run)
+    sentences += _rerun_sentences(data, run)
+    causes = [each for each in _circumstances(data, run) if each not in stated]
+    return ExplainedOccurrence(WhyVerdict(run.state), _with_causes(sentences, causes), run)
+
+
+def _with_causes(sentences: list[Sentence], causes: Iterable[Sentence]) -> list[Sentence]:
+    """Add the causes at the end, but freezes before the late claim that they explain."""
+    freezes: list[Sentence] = []
+    others: list[Sentence] = []
+    for cause in causes:
+        (freezes if cause.code in FREEZE_CODES else others).append(cause)
+    codes = [each.code for each in sentences]
+    position = codes.index("claimed_late") if "claimed_late" in codes else len(codes)
+    return [*sentences[:position], *freezes, *sentences[position:], *others]
+
+
+def _rerun_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
+    """Name the latest rerun of a run, or of the same original, if it isn't the run itself."""
+    reruns = data.reruns_of(run) if run.is_final else []
+    if not reruns or reruns[-1].pk == run.pk:
+        return
+    latest = reruns[-1]
+    text = ngettext(
+        "The run was rerun at %(created)s (%(run_id)s, %(state)s).",
+        "The run was rerun %(count)d times, most recently at %(created)s (%(run_id)s, %(state)s).",
+        len(reruns),
+    )
+    known = STATE_NAMES.get(latest.state)  # type: ignore[call-overload]  # a State is a text
+    yield Sentence(
+        "rerun",
+        text,
+        count=len(reruns),
+        created=data.format_time(latest.claimed_at),
+        run_id=str(latest.pk),
+        state=_(known) if known else latest.state,
+    )
 
 
 def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:
@@ -316,14 +361,17 @@ def _notes(data: ExplanationData, occurrences: list[datetime]) -> Iterator[Sente
         yield Sentence("several", text, count=number, first=data.format_time(occurrences[0]))
 
 
-def _other_runs(data: ExplanationData) -> Iterator[Sentence]:
+def _other_runs(data: ExplanationData, explained: Run | None) -> Iterator[Sentence]:
+    """Count the other runs, without the reruns of the explained run, which its sentences name."""
     if data.has_more_other_runs:
         text = _(
             "More than %(count)d other runs were created at that time, manually or by other jobs."
         )
         yield Sentence("many_other_runs", text, count=len(data.other_runs))
         return
-    chained = sum(run.trigger == Trigger.CHAIN for run in data.other_runs)
+    original = explained and (explained.rerun_of_id or explained.pk)
+    others = [run for run in data.other_runs if not original or run.rerun_of_id != original]
+    chained = sum(run.trigger == Trigger.CHAIN for run in others)
     if chained:
         text = ngettext(
             "%(count)d run was triggered by another job at that time.",
@@ -331,7 +379,7 @@ def _other_runs(data: ExplanationData) -> Iterator[Sentence]:
             chained,
         )
         yield Sentence("chained", text, count=chained)
-    if number := len(data.other_runs) - chained:
+    if number := len(others) - chained:
         text = ngettext(
             "%(count)d run was created manually at that time.",
             "%(count)d runs were created manually at that time.",

@@ -95,6 +95,11 @@ class ExplanationData:
         ).exclude(pk__in=[run.pk for run in self.runs_by_occurrence.values()])
         return list(rows.order_by("scheduled_at")[: OTHER_RUNS_READ_LIMIT + 1])
 
+    def reruns_of(self, run: Run) -> list[Run]:
+        """Return the reruns of the run's original, or of the run itself, as they were created."""
+        reruns = Run.objects.using(alias_for(Run)).filter(rerun_of=run.rerun_of_id or run.pk)
+        return list(reruns.order_by("claimed_at", "pk"))
+
     def _nearby(self) -> Nearby:
         if self.timetable is None:
             return Nearby()

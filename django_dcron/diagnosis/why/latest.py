@@ -20,6 +20,7 @@ from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.timetable import BEGIN
 from django_dcron.targets.base import first_line
+from django_dcron.targets.shadow import is_shadow
 from django_dcron.utils.messages import with_full_stop
 
 
@@ -37,14 +38,22 @@ def explain_latest(job: Job, now: datetime) -> Answer:
     answer = replace(answer, sentences=(*answer.sentences, *added))
     if run is not None and not (answer.run and answer.run.pk == run.pk):
         outcome = run_outcome(data, run, stated=answer.sentences)
-        sentences = (*answer.sentences, _created_later(data, run), *outcome.sentences)
+        earlier = [each for each in answer.sentences if each.params.get("run_id") != str(run.pk)]
+        sentences = (*earlier, _created_later(data, run), *outcome.sentences)
         answer = replace(answer, sentences=sentences, run=answer.run or run)
     unstated = [
         freeze
         for freeze in data.freezes_in_force()
         if next(freeze_sentences(data, [freeze])) not in answer.sentences
     ]
-    return replace(answer, sentences=(*answer.sentences, *freeze_sentences(data, unstated)))
+    sentences = (*_shadow_sentences(job), *answer.sentences, *freeze_sentences(data, unstated))
+    return replace(answer, sentences=sentences)
+
+
+def _shadow_sentences(job: Job) -> Iterator[Sentence]:
+    if is_shadow(job.target):
+        text = _("The job is a shadow. Its runs execute nothing until the job is handed over.")
+        yield Sentence("shadow", text)
 
 
 def _latest_occurrence(data: ExplanationData, latest: datetime | None, present: Answer) -> Answer:
@@ -112,6 +121,9 @@ def _created_later(data: ExplanationData, run: Run) -> Sentence:
     if run.trigger == Trigger.CHAIN:
         text = _("Another job triggered a run at %(run_at)s (%(run_id)s).")
         return Sentence("chained_later", text, run_at=at, run_id=str(run.pk))
+    if run.rerun_of_id:
+        text = _("An earlier run was rerun at %(run_at)s (%(run_id)s).")
+        return Sentence("rerun_later", text, run_at=at, run_id=str(run.pk))
     text = _("A run was created manually at %(run_at)s (%(run_id)s).")
     return Sentence("manual_later", text, run_at=at, run_id=str(run.pk))
 

@@ -13,6 +13,7 @@ from django_dcron.diagnosis.run_durations import ended_before_next_attempt
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.targets.shadow import NOT_EXECUTED
 from django_dcron.utils.time_format import format_duration
 
 CLAIMED_LATE = timedelta(seconds=5)
@@ -60,7 +61,7 @@ def run_sentences(run: Run, job: Job, now: datetime, at: FormatTime) -> Iterator
             else _("The job allows %(most)d attempts, but this failure wasn't retried.")
         )
         yield Sentence("not_retried", text, most=job.max_attempts)
-    if run.reason:
+    if run.reason and run.reason != NOT_EXECUTED:
         yield reason_sentence(run.reason)
     if run.missed_before and run.missed_from:
         text = ngettext(
@@ -115,6 +116,13 @@ def _final_sentence(run: Run, at: FormatTime) -> Sentence:
     ended = at(run.finished_at) if run.finished_at else _("an unknown time")
     started = at(run.started_at) if run.started_at else ""
     match State(run.state):
+        case State.SUCCEEDED if run.reason == NOT_EXECUTED:
+            text = _(
+                "The run executed nothing, because the job was a shadow. It started at "
+                "%(started)s, %(late)s after it was due."
+            )
+            late = _start_delay_text(run)
+            return Sentence("shadow_not_executed", text, started=started, late=late)
         case State.SUCCEEDED if run.attempt > 1:
             text = _(
                 "The run succeeded in attempt %(attempt)d. That attempt started at %(started)s, "

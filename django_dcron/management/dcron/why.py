@@ -131,7 +131,8 @@ def _print(out: Output, job: Job, answer: Answer) -> None:
         # The run was created manually or by another job, so it has no occurrence.
         about, verdict = f", run {answer.run.pk}", answer.run.state
     style = BAD if answer.verdict is WhyVerdict.UNEXPLAINED else STATE_STYLES.get(verdict, "")
-    out.line(f"{job}{about}: {verdict.replace('_', ' ')}", style)
+    shadow = " (shadow, not executed)" if answer.is_unexecuted else ""
+    out.line(f"{job}{about}: {verdict.replace('_', ' ')}{shadow}", style)
     for sentence in answer.sentences:
         out.line(sentence)
     out.fields(

@@ -123,8 +123,9 @@ def test_repeated_findings_take_one_line_per_code(system: System) -> None:
     assert "27 more" in line
     assert line.count("See the findings about nodes") == 1, "the remedy"
 
-    listed = re.findall(r"^\w+ +run_overdue .*$", call("--verbosity", "2")[1], re.MULTILINE)
-    assert len(listed) == NAMED
+    verbose = call("--verbosity", "2")[1]
+    assert len(re.findall(r"^\w+ +run_overdue .*$", verbose, re.MULTILINE)) == NAMED
+    assert verbose.count("See the findings about nodes") == 1, "the remedy"
 
     report = json.loads(call("--json")[1].partition("\n}")[0] + "}")
     summary = {each["code"]: each for each in report["summary"]}

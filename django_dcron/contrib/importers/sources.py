@@ -105,6 +105,15 @@ def runs_in_workers(name: str) -> bool:
     return name in (celery_beat.SOURCE, celery_config.SOURCE, redbeat.SOURCE)
 
 
+def storing_note(name: str) -> str:
+    """Return when the scheduler stores a run, as a sentence. Empty if it does so at once."""
+    if name == celery_beat.SOURCE:
+        return f"{name} stores its runs every 3 minutes, so it may have run more jobs."
+    if name in (django_cron.SOURCE, django_q.SOURCE):
+        return f"{name} stores a run when the run ends."
+    return ""
+
+
 def can_hand_back(name: str) -> bool:
     """Return whether the scheduler can continue after the last runs of its jobs here."""
     return hasattr(SCHEDULERS[name], "hand_back")

@@ -111,6 +111,7 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
         can_hand_back,
         process_name,
         runs_in_workers,
+        storing_note,
     )
 
     for each in find_other_runs(jobs, window.since, window.now):
@@ -126,13 +127,19 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
             report.findings.add(Code.OTHER_SCHEDULER_RUNS, CLUSTER, text)
         elif each.at is not None:
             ago = format_duration(window.now - each.at)
-            text = (
-                f"{scheduler} also ran this job at {format_moment(each.at)}, {ago} ago. "
-                f"{remedy}. If you stopped {scheduler} after that, check with a shorter --since, "
-                "such as 1m."
+            check_again = (
+                f"If you stopped {scheduler} after that, check again 5 minutes after the stop, "
+                "with --since 5m."
             )
-            subject = Subject("job", str(each.job.pk), str(each.job))
-            report.findings.add(Code.OTHER_SCHEDULER_RUNS, subject, text, at=each.at)
+            report.findings.add(
+                Code.OTHER_SCHEDULER_RUNS,
+                Subject("job", str(each.job.pk), str(each.job)),
+                f"{scheduler} also ran this job at {format_moment(each.at)}, {ago} ago.",
+                at=each.at,
+                advice=" ".join(
+                    filter(None, (f"{remedy}.", storing_note(each.source), check_again))
+                ),
+            )
     for edits in find_edits(jobs, window.now):
         entries = number_of(len(edits.names), "entry was", "entries were")
         report.further_notes.append(
@@ -181,8 +188,13 @@ def _print(command: BaseCommand, report: Report, verbosity: int) -> None:
         style = getattr(command.style, STYLES[group.severity])
         title = style(f"{group.severity.value:7} {group.code.value:22}")
         if verbosity > 1:
+            advice = ""
             for finding in group.listed:
-                out.write(f"{title} {escape_control_characters(str(finding))}")
+                text = str(finding)
+                if finding.advice and finding.advice == advice:
+                    text = f"{finding.subject}: {finding.fact}"
+                advice = finding.advice
+                out.write(f"{title} {escape_control_characters(text)}")
                 for explained in finding.explanation.explained if finding.explanation else ():
                     text = escape_control_characters(f"{explained.subject}: {explained.fact}")
                     out.write(f"        {group.code.value:22} {text}")

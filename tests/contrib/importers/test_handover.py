@@ -15,6 +15,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.contrib.importers import celery_beat
 from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, HANDED_BACK
+from django_dcron.contrib.importers.source_contents import WRITE_DELAY
 from django_dcron.contrib.importers.writing import CONTINUES
 from django_dcron.jobs import placement
 from django_dcron.jobs.cursors import disable_exhausted
@@ -1069,6 +1070,21 @@ def test_doctor_names_the_jobs_that_the_source_still_runs() -> None:
     assert SOURCE in found[0]["message"]
     later = call("doctor", "--json", "--since", "2m").json["findings"]
     assert "other_scheduler_runs" not in {each["code"] for each in later}
+
+
+def test_doctor_recommends_a_period_that_covers_the_runs_that_beat_has_not_stored_yet() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    for name in ("a", "b"):
+        crontab_row(name, **twelve_hours_from_now())
+    call("import", SOURCE, "--apply")
+    now = datetime.now(UTC)
+    Job.objects.update(updated_at=now - 10 * MINUTE)
+    PeriodicTask.objects.update(last_run_at=now - 3 * MINUTE)
+    output = call("doctor", "--verbosity", "2").out
+    assert output.count(" other_scheduler_runs ") == 2
+    (minutes,) = re.findall(r"--since (\d+)m", output)  # once: both findings have this remedy
+    assert int(minutes) * MINUTE >= WRITE_DELAY
 
 
 def test_doctor_names_entries_that_were_edited_after_the_switch() -> None:

@@ -25,6 +25,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.bounded_count import MAX_COUNTED
+from django_dcron.diagnosis.failing_jobs import FAILS_AS_MUTED, KEEPS_FAILING
 from django_dcron.diagnosis.figures import count_missed_occurrences, window_start
 from django_dcron.diagnosis.long_runs import find_long_runs, running_for_long
 from django_dcron.diagnosis.overdue import (
@@ -44,7 +45,6 @@ from django_dcron.models.job import JobQuerySet
 from django_dcron.models.job_states import IS_FAILING, IS_QUARANTINED
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.facts import (
-    FAILURES_UNTIL_WARNING,
     NAMES_LISTED,
     FreezeFacts,
     NamedCount,
@@ -60,8 +60,6 @@ from django_dcron.policies.lifecycle import State
 
 LATELY = timedelta(hours=1)
 """A job ran or failed lately if its last run finished within this time."""
-SOON = timedelta(hours=1)
-"""A job runs again soon if its next occurrence is within this time after its last run finished."""
 QUEUED_EXAMINED = 200
 """The number of queued runs whose queues are examined: the oldest undelivered and the latest."""
 LATEST_STARTS = 200
@@ -162,21 +160,12 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
 # --- jobs -----------------------------------------------------------------------------------------
 
 _FAILED_LAST = Q(statistics__consecutive_failures__gt=0)
-_RUNS_SELDOM = Q(cursor__next_at__gt=F("statistics__last_finished_at") + SOON) & (
-    # While a run of a frequent job is executed, the next occurrence may be far from the last end.
-    Q(cursor__previous_at=None) | Q(cursor__next_at__gt=F("cursor__previous_at") + SOON)
-)
-_KEEP_FAILING = IS_FAILING & (
-    Q(statistics__consecutive_failures__gte=FAILURES_UNTIL_WARNING)
-    | Q(cursor__next_at=None)
-    | _RUNS_SELDOM
-)
 _AUTO_PAUSED = Q(enabled=False, pause_reason__startswith=AUTO_PAUSED)
 
 _JOBS_WITH: dict[Problem | None, Q] = {
     None: IS_FAILING,
     Problem.EVERY_RUN_FAILS: _FAILED_LAST,
-    Problem.JOBS_FAILING: _KEEP_FAILING,
+    Problem.JOBS_FAILING: KEEPS_FAILING,
     Problem.JOB_AUTO_PAUSED: _AUTO_PAUSED,
 }
 """The jobs that cause a problem. None: jobs that failed and are no problem yet."""
@@ -219,8 +208,15 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
     facts: dict[str, Any] = {
         name: total(name) for name in ("enabled_jobs", "ran_lately", "failures_lately")
     }
+    keep_failing = NamedCount()
     if total("failing"):
-        facts["keep_failing"] = count_with_names(jobs.filter(_KEEP_FAILING))
+        keep_failing = count_with_names(jobs.filter(KEEPS_FAILING))
+    if total("failing") > keep_failing.number:
+        muted = jobs.filter(lately & FAILS_AS_MUTED).aggregate(
+            failures=Sum("statistics__consecutive_failures", default=0)
+        )
+        facts["failures_lately"] -= muted["failures"]
+    facts["keep_failing"] = keep_failing
     named = {
         "quarantined": IS_QUARANTINED,
         "failed_lately": lately & _FAILED_LAST,
@@ -229,7 +225,7 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
     for name, which in named.items():
         number = total(name)
         # Failing jobs are an issue, so the summary doesn't name jobs that have failed lately.
-        shown = number and not (name == "failed_lately" and facts.get("keep_failing"))
+        shown = number and not (name == "failed_lately" and keep_failing)
         facts[name] = NamedCount(number, _names(jobs.filter(which)) if shown else ())
     return facts
 
@@ -245,8 +241,9 @@ def _targets(groups: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def count_failed(jobs: JobQuerySet) -> NamedCount:
-    """Return the failing jobs that are no problem yet."""
-    return count_with_names(jobs.filter(IS_FAILING).exclude(pk__in=jobs.filter(_KEEP_FAILING)))
+    """Return the failing jobs that are no problem yet, without those of muted incidents."""
+    others = jobs.filter(KEEPS_FAILING | FAILS_AS_MUTED)
+    return count_with_names(jobs.filter(IS_FAILING).exclude(pk__in=others))
 
 
 def count_with_names(jobs: JobQuerySet) -> NamedCount:

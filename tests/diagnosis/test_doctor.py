@@ -28,6 +28,7 @@ from django_dcron.locks import get_lock
 from django_dcron.models import (
     Attempt,
     Cursor,
+    Incident,
     Job,
     Limit,
     LimitPlace,
@@ -41,6 +42,7 @@ from django_dcron.monitoring.metrics import catalog
 from django_dcron.monitoring.metrics import cluster as metrics
 from django_dcron.policies.health.facts import NamedCount
 from django_dcron.policies.health.problems import Problem, Severity
+from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.retry import exception_name
 from django_dcron.policies.sharding import shard_lock_name
 from django_dcron.policies.slots import Slot
@@ -132,6 +134,20 @@ def test_single_failure_causes_a_note_beside_a_failing_job(system: System) -> No
     report = system.examine()
     assert set(report.findings.counts) == {Code.JOBS_FAILING}
     assert report.failed == NamedCount(1, (str(system.job),))
+
+
+def test_failures_of_a_muted_incident_cause_a_note(system: System) -> None:
+    at = system.latest
+    Statistics.objects.update(consecutive_failures=5, last_state="failed", last_finished_at=at)
+    incident = Incident.objects.create(
+        job=system.job, fingerprint="a", count=5, first_seen_at=at, last_seen_at=at
+    )
+    assert system.codes() == {Code.EVERY_RUN_FAILS}
+    control.set_incident_state(incident, IncidentState.MUTED)
+    report = system.examine()
+    assert report.healthy
+    assert (report.muted.names, report.failed.names) == ((str(system.job),), ())
+    assert any("muted" in note and str(system.job) in note for note in report.notes)
 
 
 def test_jobs_that_code_no_longer_declares_cause_a_note(system: System) -> None:

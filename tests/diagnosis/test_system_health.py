@@ -22,13 +22,15 @@ from django_dcron import control, targets
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import read_only, system_health
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
+from django_dcron.diagnosis.failing_jobs import FAILS_AS_MUTED
 from django_dcron.diagnosis.long_runs import USUAL_DURATION_NEEDS
 from django_dcron.diagnosis.system_health import read_facts, read_verdict
-from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
+from django_dcron.models import Attempt, Cursor, Incident, Job, Node, Run, Statistics
 from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.policies.health.facts import NamedCount, WaitingCount
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import SystemStatus, assess
+from django_dcron.policies.incidents import IncidentState
 from django_dcron.targets.shadow import NOT_EXECUTED
 from tests.factories import make_idle_job, make_node, make_run
 
@@ -77,6 +79,19 @@ def worker_replies(
         "at": at.isoformat(),
         "replies": [dict(zip(keys, each, strict=True)) for each in workers],
     }
+
+
+def make_incident(
+    job: Job, fingerprint: str, seen_at: datetime, state: IncidentState = IncidentState.OPEN
+) -> Incident:
+    return Incident.objects.create(
+        job=job,
+        fingerprint=fingerprint,
+        state=state,
+        count=1,
+        first_seen_at=seen_at,
+        last_seen_at=seen_at,
+    )
 
 
 def problems() -> set[Problem]:
@@ -267,6 +282,57 @@ def test_job_that_does_not_run_again_soon_fails_from_its_first_failure(now: date
 
     Statistics.objects.update(consecutive_failures=0, last_state="succeeded")
     assert problems() == set()
+
+
+def test_job_that_fails_only_with_muted_incidents_is_named_without_a_problem(now: datetime) -> None:
+    make_node()
+    job, well = make_idle_job(), make_idle_job()
+    Statistics.objects.filter(pk=job.pk).update(
+        consecutive_failures=5, failed=5, last_state="failed", last_finished_at=now
+    )
+    Statistics.objects.filter(pk=well.pk).update(last_state="succeeded", last_finished_at=now)
+    latest = make_incident(job, "latest", now)
+    assert problems() == {Problem.JOBS_FAILING}, "an open incident"
+    control.set_incident_state(latest, IncidentState.MUTED)
+    verdict = read_verdict()
+    assert verdict.status is SystemStatus.OK
+    assert verdict.facts.failed_lately.names == (str(job),)
+
+    Statistics.objects.filter(pk=well.pk).update(last_finished_at=now - 2 * HOUR)
+    assert problems() == set(), "every run fails, but as expected"
+    other = make_idle_job()
+    Statistics.objects.filter(pk=other.pk).update(
+        consecutive_failures=1, failed=1, last_state="failed", last_finished_at=now
+    )
+    Cursor.objects.filter(pk=other.pk).update(next_at=now + MINUTE)
+    assert problems() == set(), "one failure that isn't muted"
+    Statistics.objects.filter(pk=other.pk).update(consecutive_failures=3)
+    assert problems() == {Problem.EVERY_RUN_FAILS}
+
+
+@pytest.mark.parametrize(
+    ("state", "seen", "counts"),
+    [
+        (IncidentState.OPEN, -MINUTE, True),
+        (IncidentState.ACKNOWLEDGED, -MINUTE, True),
+        (IncidentState.RESOLVED, MINUTE, True),  # resolved by a person, and the job still fails
+        (IncidentState.RESOLVED, -MINUTE, False),
+        (IncidentState.MUTED, MINUTE, False),
+    ],
+)
+def test_failures_of_another_incident_count_beside_muted_ones(
+    now: datetime, state: IncidentState, seen: timedelta, counts: bool
+) -> None:
+    make_node()
+    job = make_idle_job()
+    Statistics.objects.filter(pk=job.pk).update(
+        consecutive_failures=5, failed=5, last_state="failed", last_finished_at=now - 2 * HOUR
+    )
+    make_incident(job, "muted", now - HOUR, IncidentState.MUTED)
+    make_incident(make_idle_job(), "of another job", now)
+    make_incident(job, "other", now - HOUR + seen, state)
+    assert problems() == ({Problem.JOBS_FAILING} if counts else set())
+    assert Job.objects.filter(FAILS_AS_MUTED).exists() is not counts
 
 
 def test_job_that_failed_and_runs_again_soon_is_named(now: datetime) -> None:

@@ -13,6 +13,7 @@ from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Finding
 from django_dcron.diagnosis.doctor.history import ExaminedRuns
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
 from django_dcron.diagnosis.doctor.window import Window, batches_of_jobs, format_moment
+from django_dcron.diagnosis.failing_jobs import FAILS_AS_MUTED
 from django_dcron.diagnosis.system_health import count_failed, count_with_names, read_verdict
 from django_dcron.jobs.representation import to_json
 from django_dcron.locks import Lock
@@ -38,6 +39,8 @@ class Report:
     verdict: Verdict
     failed: NamedCount
     """Jobs that have failed since their last success, and that ``jobs_failing`` doesn't report."""
+    muted: NamedCount
+    """Failing jobs whose failures since their last success belong to muted incidents."""
     undeclared: NamedCount
     """Jobs that are paused because code no longer declares them."""
     dead_nodes: list[Node]
@@ -70,6 +73,9 @@ class Report:
                 f"{number_of(self.failed.number, 'job has', 'jobs have')} failed since the last "
                 f"success: {self.failed.listed}. To see why: manage.py dcron why JOB"
             )
+        if self.muted:
+            failing = number_of(self.muted.number, "failing job has", "failing jobs have")
+            notes.append(f"{failing} only failures of muted incidents: {self.muted.listed}.")
         if self.undeclared:
             paused = number_of(self.undeclared.number, "paused job is", "paused jobs are")
             notes.append(
@@ -181,6 +187,7 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
         examined,
         verdict,
         failed=count_failed(rows),
+        muted=count_with_names(rows.filter(FAILS_AS_MUTED)),
         undeclared=count_with_names(undeclared),
         dead_nodes=dead_nodes,
     )

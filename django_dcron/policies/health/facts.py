@@ -204,10 +204,12 @@ class SystemFacts:
     failed_lately: NamedCount = NamedCount()
     """Those of these jobs that have consecutive failures."""
     failures_lately: int = 0
-    """The sum of these jobs' consecutive failures."""
+    """The sum of these jobs' consecutive failures, without jobs that only fail with muted
+    incidents.
+    """
     keep_failing: NamedCount = NamedCount()
     """Failing jobs with ``FAILURES_UNTIL_WARNING`` or more consecutive failures, and failing jobs
-    that don't run again soon.
+    that don't run again soon. Without jobs that only fail with muted incidents.
     """
     auto_paused: NamedCount = NamedCount()
     """Jobs that ``pause_after_failures`` has paused."""

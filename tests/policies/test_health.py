@@ -444,6 +444,30 @@ def test_no_worker_issue_text_has_age_counts_and_remedy() -> None:
     assert issue.since == ago(24 * MINUTE)
 
 
+@pytest.mark.parametrize(
+    ("queued", "missed", "counts"),
+    [
+        (27, 3, "27 queued, {}3 missed in the last 2 min"),
+        (27, 0, "27 queued{}"),
+        (0, 3, "3 missed in the last 2 min"),
+    ],
+)
+def test_summaries_about_workers_omit_zeros(queued: int, missed: int, counts: str) -> None:
+    given: dict[str, Any] = {
+        "workers": (),
+        "queued": queued,
+        "missed": missed,
+        "missed_since": ago(2 * MINUTE),
+        "queues": (queue(waits=MINUTE + 15 * SECOND),),
+    }
+    summary = str(only(**given, last_start=ago(2 * MINUTE)).summary)
+    assert summary.partition(": ")[2] == counts.format("") + "."
+    summary = str(only(**given, dispatcher="thread", last_start=ago(2 * MINUTE)).summary)
+    age = "the oldest for 75 s"
+    expected = counts.format(f"{age}, " if missed else f", {age}")
+    assert summary.partition(": ")[2] == f"{expected}."
+
+
 def test_no_live_node_summary_has_age_and_overdue_counts() -> None:
     summary = only(live_nodes=0, last_heartbeat=ago(21 * MINUTE)).summary
     assert values(summary) == {"age": "21 min"}
@@ -658,11 +682,20 @@ def test_any_combination_of_facts_gives_unique_complete_issues() -> None:
 
 
 def values(text: TranslatableText) -> dict[str, str]:
-    """Return the values in a text. A counted text yields its number."""
-    return {
-        name: str(value.values["number"] if isinstance(value, CountedText) else value)
-        for name, value in text.values.items()
-    }
+    """Return the values in a text and in its parts. A counted text yields its number."""
+    found: dict[str, str] = {}
+    for name, value in text.values.items():
+        if isinstance(value, CountedText):
+            found[name] = str(value.values["number"])
+        elif name in ("counts", *COUNTS) and isinstance(value, TranslatableText) and value.values:
+            found |= values(value)
+        else:
+            found[name] = str(value)
+    return found
+
+
+COUNTS = ("queued", "missed")
+"""Values that may be texts with these values themselves."""
 
 
 WAITED = "4 min"
@@ -823,7 +856,7 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
         (
             {"last_start": LONG_AGO, "missed": 9, "never_started": WaitingCount(7, WAITING_SINCE)},
             (P.WORKERS_BEHIND, ERROR, WAITING_SINCE, {"queued": 0, "missed": 9}, NamedCount()),
-            {"age": WAITED, "queued": "0", "missed": "9", "period": WAITED},
+            {"missed": "9", "period": WAITED},
             {},
         ),
         (

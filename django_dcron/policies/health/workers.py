@@ -221,14 +221,9 @@ def _no_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
         Problem.NO_WORKER,
         Severity.ERROR,
         TranslatableText(
-            _(
-                "No worker has picked up a run for %(age)s: %(queued)s queued, %(missed)s "
-                "missed in the last %(period)s."
-            ),
+            _("No worker has picked up a run for %(age)s: %(counts)s."),
             age=age_text(facts.now - since),
-            queued=bounded_number(facts.queued),
-            missed=bounded_number(facts.missed),
-            period=age_text(facts.now - (facts.missed_since or since)),
+            counts=_counts(facts, since, _("%(queued)s queued")),
         ),
         _start_a_worker(facts, _names(queues), facts.queues_of_latest_queued),
         since,
@@ -260,15 +255,9 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
     since = _oldest(facts, queues)
     is_stalled = all(_is_long_ago(queue.last_start, facts) for queue in queues)
     figures = {"queued": facts.queued, "missed": facts.missed}
-    text = _(
-        "Workers can't keep up: %(queued)s queued, the oldest for %(age)s, %(missed)s "
-        "missed in the last %(period)s."
-    )
+    text = _("Workers can't keep up: %(counts)s.")
     if queues and facts.workers and not facts.running and is_stalled:
-        text = _(
-            "Workers start no runs: %(queued)s queued, the oldest for %(age)s, %(missed)s "
-            "missed in the last %(period)s."
-        )
+        text = _("Workers start no runs: %(counts)s.")
         remedy = TranslatableText(
             _(
                 "If other tasks keep the workers busy, start more workers. If the workers are "
@@ -278,10 +267,7 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
     elif facts.dispatcher == "thread":
         remedy = TranslatableText(MORE_THREADS)
     elif not facts.running:
-        text = _(
-            "No run is executing: %(queued)s queued, the oldest for %(age)s, %(missed)s "
-            "missed in the last %(period)s."
-        )
+        text = _("No run is executing: %(counts)s.")
         remedy = TranslatableText(CHECK_WORKERS)
     else:
         remedy = TranslatableText(
@@ -291,16 +277,33 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
         Problem.WORKERS_BEHIND,
         Severity.ERROR if is_stalled else Severity.WARNING,
         TranslatableText(
-            text,
-            queued=bounded_number(facts.queued),
-            age=age_text(facts.now - since),
-            missed=bounded_number(facts.missed),
-            period=age_text(facts.now - (facts.missed_since or since)),
+            text, counts=_counts(facts, since, _("%(queued)s queued, the oldest for %(age)s"))
         ),
         remedy,
         since,
         figures,
     )
+
+
+def _counts(facts: SystemFacts, since: datetime, queued_text: str) -> TranslatableText:
+    """Return the numbers of queued runs and missed occurrences, without zeros.
+
+    ``queued_text``: the template for the queued runs. ``since``: when the oldest of them began to
+    wait.
+    """
+    queued = TranslatableText(
+        queued_text, queued=bounded_number(facts.queued), age=age_text(facts.now - since)
+    )
+    if not facts.missed:
+        return queued
+    missed = TranslatableText(
+        _("%(missed)s missed in the last %(period)s"),
+        missed=bounded_number(facts.missed),
+        period=age_text(facts.now - (facts.missed_since or since)),
+    )
+    if not facts.queued:
+        return missed
+    return TranslatableText(_("%(queued)s, %(missed)s"), queued=queued, missed=missed)
 
 
 def _queue_stalled(facts: SystemFacts) -> Issue:

@@ -57,6 +57,7 @@ from django_dcron.policies.health.verdict import Verdict, assess
 from django_dcron.policies.health.workers import IDLE_QUEUE_AFTER
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import State
+from django_dcron.targets.shadow import is_shadow
 
 LATELY = timedelta(hours=1)
 """A job ran or failed lately if its last run finished within this time."""
@@ -208,6 +209,8 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
     facts: dict[str, Any] = {
         name: total(name) for name in ("enabled_jobs", "ran_lately", "failures_lately")
     }
+    shadows = [each for each in groups if is_shadow(each["target"])]
+    facts["enabled_shadows"] = sum(each["enabled_jobs"] for each in shadows)
     keep_failing = NamedCount()
     if total("failing"):
         keep_failing = count_with_names(jobs.filter(KEEPS_FAILING))

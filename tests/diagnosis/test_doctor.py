@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from uuid import uuid4
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.db.models import F
 from django.test.utils import CaptureQueriesContext
@@ -148,6 +150,22 @@ def test_failures_of_a_muted_incident_cause_a_note(system: System) -> None:
     assert report.healthy
     assert (report.muted.names, report.failed.names) == ((str(system.job),), ())
     assert any("muted" in note and str(system.job) in note for note in report.notes)
+
+
+def test_enabled_shadows_cause_a_note(system: System) -> None:
+    target = "shadow:tests.app.tasks.ok"
+    shadow = make_idle_job(target=target, namespace="shop")
+    make_idle_job(target=target, enabled=False)
+    report = system.examine()
+    assert report.healthy
+    assert report.shadows.names == (str(shadow),)
+    assert not system.examine(namespace=system.job.namespace).shadows
+    (note,) = [note for note in report.notes if str(shadow) in note]
+    command = note.partition("manage.py ")[2].split()
+    out = StringIO()
+    call_command(*command, stdout=out)
+    assert str(shadow) in out.getvalue()
+    assert str(system.job) not in out.getvalue()
 
 
 def test_jobs_that_code_no_longer_declares_cause_a_note(system: System) -> None:

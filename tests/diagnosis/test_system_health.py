@@ -360,6 +360,15 @@ def test_hourly_job_stays_healthy_while_its_next_run_executes(now: datetime) -> 
     assert problems() == {Problem.JOBS_FAILING}
 
 
+def test_enabled_shadows_are_counted() -> None:
+    shadow = {"target": "shadow:tests.app.tasks.ok", "namespace": "shop"}
+    make_idle_job(**shadow)
+    make_idle_job(**shadow, enabled=False)
+    make_idle_job(target="shadow:tests.app.tasks.echo")
+    make_idle_job()
+    assert (read_facts().enabled_shadows, read_facts("shop").enabled_shadows) == (2, 1)
+
+
 def test_unknown_targets_of_enabled_jobs_are_a_warning(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,13 @@ def test_healthy_system_has_no_issues() -> None:
     assert verdict.summary.values == {"nodes": 2}
 
 
+def test_healthy_system_with_shadows_does_not_claim_that_runs_succeed() -> None:
+    verdict = assess(facts(enabled_jobs=44, enabled_shadows=43))
+    assert verdict.status is SystemStatus.OK
+    assert values(verdict.summary) == {"jobs": "44", "shadows": "43"}
+    assert "succeed" not in str(verdict.summary)
+
+
 def test_healthy_system_names_failures() -> None:
     given = facts(ran_lately=3, failed_lately=NamedCount(1, ("report",)), failures_lately=1)
     verdict, hidden = assess(given), assess(given.visible(jobs=False, nodes=False))
@@ -1150,7 +1157,7 @@ def test_facts_default_to_a_system_without_work() -> None:
     bare = SystemFacts(NOW, REDELIVER_AFTER)
     no_number = (
         "live_nodes dead_nodes enabled_jobs stalled_namespaces on_agendas queued running missed "
-        "ran_lately failures_lately"
+        "enabled_shadows ran_lately failures_lately"
     )
     no_names = (
         "stalled degraded without_broker clock_doubted_by skewed unserved quarantined keep_failing "

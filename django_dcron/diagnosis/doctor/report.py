@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from django_dcron.models.job_states import NO_LONGER_DECLARED
 from django_dcron.policies.health.facts import FreezeFacts, NamedCount
 from django_dcron.policies.health.problems import Issue, Problem
 from django_dcron.policies.health.verdict import Verdict
+from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.messages import with_full_stop
 
@@ -41,6 +43,8 @@ class Report:
     """Jobs that have failed since their last success, and that ``jobs_failing`` doesn't report."""
     muted: NamedCount
     """Failing jobs whose failures since their last success belong to muted incidents."""
+    shadows: NamedCount
+    """Enabled jobs that are shadows."""
     undeclared: NamedCount
     """Jobs that are paused because code no longer declares them."""
     dead_nodes: list[Node]
@@ -68,20 +72,7 @@ class Report:
             notes.append(str(waiting))
         if self.dead_nodes:
             notes.append(nodes.dead_nodes_note(self.dead_nodes))
-        if self.failed:
-            notes.append(
-                f"{number_of(self.failed.number, 'job has', 'jobs have')} failed since the last "
-                f"success: {self.failed.listed}. To see why: manage.py dcron why JOB"
-            )
-        if self.muted:
-            failing = number_of(self.muted.number, "failing job has", "failing jobs have")
-            notes.append(f"{failing} only failures of muted incidents: {self.muted.listed}.")
-        if self.undeclared:
-            paused = number_of(self.undeclared.number, "paused job is", "paused jobs are")
-            notes.append(
-                f"{paused} no longer declared in code: {self.undeclared.listed}. To delete a job: "
-                "manage.py dcron delete JOB"
-            )
+        notes += self._notes_on_jobs()
         if not_compared := self.jobs - totals.jobs:
             notes.append(
                 f"The schedules of {number_of(not_compared, 'job')} weren't checked. Reasons: the "
@@ -109,6 +100,33 @@ class Report:
                 "were checked one by one."
             )
         return notes + self.further_notes
+
+    def _notes_on_jobs(self) -> Iterator[str]:
+        """Yield notes about jobs that may need a decision."""
+        if self.failed:
+            yield (
+                f"{number_of(self.failed.number, 'job has', 'jobs have')} failed since the last "
+                f"success: {self.failed.listed}. To see why: manage.py dcron why JOB"
+            )
+        if self.muted:
+            failing = number_of(self.muted.number, "failing job has", "failing jobs have")
+            yield f"{failing} only failures of muted incidents: {self.muted.listed}."
+        if self.shadows:
+            shadows = number_of(
+                self.shadows.number,
+                "enabled job is a shadow, and its",
+                "enabled jobs are shadows, and their",
+            )
+            yield (
+                f"{shadows} code isn't executed: {self.shadows.listed}. To list all: manage.py "
+                "dcron list --enabled --search shadow:"
+            )
+        if self.undeclared:
+            paused = number_of(self.undeclared.number, "paused job is", "paused jobs are")
+            yield (
+                f"{paused} no longer declared in code: {self.undeclared.listed}. To delete a job: "
+                "manage.py dcron delete JOB"
+            )
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -188,6 +206,7 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
         verdict,
         failed=count_failed(rows),
         muted=count_with_names(rows.filter(FAILS_AS_MUTED)),
+        shadows=count_with_names(rows.filter(enabled=True, target__startswith=PREFIX)),
         undeclared=count_with_names(undeclared),
         dead_nodes=dead_nodes,
     )

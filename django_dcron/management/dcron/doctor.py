@@ -27,6 +27,7 @@ from django_dcron.diagnosis.doctor.findings import (
 )
 from django_dcron.diagnosis.doctor.report import Report, examine
 from django_dcron.diagnosis.doctor.window import Window, format_moment
+from django_dcron.diagnosis.system_health import count_with_names
 from django_dcron.locks import Lock, get_lock
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import negative_result
@@ -98,7 +99,7 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
     """Add a finding for each imported job that its old scheduler still runs.
 
     Also add one for each of these schedulers that holds its lock, and a note for each whose entries
-    have changed since the import.
+    have changed since the import, or whose jobs wait for the handover.
     """
     jobs = Job.objects.using(alias_for(Job)).exclude(import_source="")
     if window.namespace:
@@ -106,8 +107,10 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
     if not jobs.exists():
         return
     # Only projects that imported jobs need this code.
+    from django_dcron.contrib.importers.entry_plans import HANDOVER_REASONS
     from django_dcron.contrib.importers.other_schedulers import find_edits, find_other_runs
     from django_dcron.contrib.importers.sources import (
+        SCHEDULERS,
         can_hand_back,
         process_name,
         runs_in_workers,
@@ -146,6 +149,16 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
             f"In {edits.source}, {entries} added or changed since the last import: "
             f"{NamedCount.of(edits.names).listed}. This has no effect here. To take over the "
             f"changes: manage.py dcron import {edits.source}"
+        )
+    waiting = jobs.filter(
+        enabled=False, pause_reason__in=HANDOVER_REASONS, import_source__in=[*SCHEDULERS]
+    ).order_by("import_source")
+    for source in waiting.values_list("import_source", flat=True).distinct():
+        named = count_with_names(waiting.filter(import_source=source))
+        paused = number_of(named.number, "paused job waits", "paused jobs wait")
+        report.further_notes.append(
+            f"{paused} for the handover from {source}, imported with --disabled or handed back: "
+            f"{named.listed}. To list all: manage.py dcron list --paused --source {source}"
         )
 
 

@@ -197,6 +197,8 @@ class SystemFacts:
     """Running runs whose heartbeat stopped and that no node has declared lost."""
     long_runs: tuple[LongRun, ...] = ()
 
+    enabled_shadows: int = 0
+    """Enabled jobs that are shadows, so their code isn't executed."""
     ran_lately: int = 0
     """Enabled jobs with a recently ended run, if their last run succeeded or they have consecutive
     failures.

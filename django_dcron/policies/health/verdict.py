@@ -76,6 +76,15 @@ class Verdict:
                 ),
                 jobs=self.facts.failed_lately.listed,
             )
+        if self.facts.enabled_shadows:
+            return TranslatableText(
+                _(
+                    "Healthy: runs start on time. Enabled jobs: %(jobs)s. Shadows among them, "
+                    "which execute nothing: %(shadows)s."
+                ),
+                jobs=bounded_number(self.facts.enabled_jobs),
+                shadows=bounded_number(self.facts.enabled_shadows),
+            )
         return TranslatableText(
             _("Healthy: runs start and succeed. Running nodes: %(nodes)d."),
             nodes=self.facts.live_nodes,

@@ -1087,6 +1087,23 @@ def test_doctor_recommends_a_period_that_covers_the_runs_that_beat_has_not_store
     assert int(minutes) * MINUTE >= WRITE_DELAY
 
 
+def test_doctor_names_the_jobs_that_wait_for_the_handover() -> None:
+    def noted() -> list[str]:
+        notes = call("doctor", "--json").json["notes"]
+        return [note for note in notes if f"dcron list --paused --source {SOURCE}" in note]
+
+    for name in ("first", "second", "by-hand"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply").code == 0
+    control.pause(Job.objects.get(name="by-hand"))
+    assert not noted()
+    assert call("handover", SOURCE, "--back", "--apply").code == 0
+    (note,) = noted()
+    assert "2 paused jobs wait" in note
+    assert [name in note for name in ("first", "second", "by-hand")] == [True, True, False]
+    assert "first" in call("list", "--paused", "--source", SOURCE).out
+
+
 def test_doctor_names_entries_that_were_edited_after_the_switch() -> None:
     from django_celery_beat.models import PeriodicTask
 

@@ -20,6 +20,7 @@ from django_dcron.policies.alerting import EVERY, AlertKind, Event
 from django_dcron.policies.health.problems import Issue
 from django_dcron.policies.lifecycle import State
 from django_dcron.utils.bounded_text import OMISSION_MARK
+from django_dcron.utils.counts import number_of
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.time_format import format_site_time
 
@@ -140,9 +141,17 @@ def _failure_text(job: Job, found: ReportedFailures) -> str:
 
 
 def _latest_run_lines(job: Job, state: State | None) -> Iterator[str]:
-    """Yield lines about the job's latest run in ``state``, if the latest runs include one."""
+    """Yield lines about the job's latest run in ``state``, if the latest runs include one.
+
+    For ``State.MISSED``, also a run that counts earlier occurrences as missed.
+    """
+
+    def fits(run: Run) -> bool:
+        counts_missed = state is State.MISSED and run.missed_before > 0
+        return state is None or run.state == state or counts_missed
+
     runs = Run.objects.using(alias_for(Run)).filter(job=job.pk).order_by("-scheduled_at")
-    run = next((run for run in runs[:LATEST] if state is None or run.state == state), None)
+    run = next(filter(fits, runs[:LATEST]), None)
     if run is not None:
         yield from _lines_about(run, state)
 
@@ -151,6 +160,9 @@ def _lines_about(run: Run, state: State | None) -> Iterator[str]:
     yield f"Run at {format_site_time(run.scheduled_at)}: {run.state}" + (
         f", {run.reason}" if run.reason else ""
     )
+    if state is State.MISSED and run.missed_before and run.missed_from:
+        earlier = number_of(run.missed_before, "earlier occurrence was", "earlier occurrences were")
+        yield f"{earlier} missed, since {format_site_time(run.missed_from)}"
     if state is State.FAILED:
         attempts = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk)
         last = attempts.order_by("-number").values_list("message", "traceback").first()

@@ -19,11 +19,13 @@ from django_dcron.execution.executor import execute
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import pause_failing_jobs
 from django_dcron.models import Alert, AlertCheck, Attempt, Incident, Job, Run, Statistics
+from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import endings
 from django_dcron.runs.completion import Ending
 from django_dcron.runs.incidents import group_failed_attempts
+from django_dcron.utils.time_format import format_site_time
 from tests.contrib.alerts.conftest import Service
 from tests.factories import make_idle_job, make_job, make_run
 from tests.threads import in_threads
@@ -115,6 +117,31 @@ def test_recovery_misses_and_automatic_pauses_are_reported(
     assert service.subjects[3:] == ["[dcron] grind was paused automatically"], (
         "every automatic pause is reported"
     )
+
+
+def test_missed_alerts_of_one_job_name_the_runs_that_count_the_occurrences(
+    service: Service, settings: Settings
+) -> None:
+    """With ``run_latest``, a run that starts counts the occurrences that were missed before it."""
+    settings.DCRON_ALERTS = [{"on": "missed", "to": ["ops"]}]
+    alerter = Alerter(Leader())
+    alerter.check_and_send()
+    job, now = make_idle_job(name="grind"), database_now("default")
+    miss_runs(job)
+    Run.objects.update(scheduled_at=now - timedelta(hours=1))
+    missed = Run.objects.get()
+    alerter.check_and_send()
+    for number in (1, 2):
+        missed_from = now - timedelta(minutes=10 * number)
+        run = make_run(job, scheduled_at=now + timedelta(minutes=number), missed_before=number)
+        Run.objects.filter(pk=run.pk).update(missed_from=missed_from)
+        count_ended_runs([job.pk], State.MISSED, number)
+        Alert.objects.all().delete()
+        alerter.check_and_send()
+        (alert,) = Alert.objects.all()
+        assert format_site_time(run.scheduled_at) in alert.text
+        assert format_site_time(missed_from) in alert.text
+        assert format_site_time(missed.scheduled_at) not in alert.text
 
 
 @pytest.mark.parametrize("failures_after_resuming", [0, 1])

@@ -40,6 +40,6 @@ FAILS_AS_MUTED = IS_FAILING & Q(_LATEST_IS_MUTED)
 """All failures since the job's last success belong to muted incidents.
 
 The latest grouped failure does, and no incident is open or acknowledged: those of earlier failures
-would be, because only a success resolves them.
+would be, because only a success or a person resolves them.
 """
 KEEPS_FAILING = IS_FAILING & _NEEDS_ATTENTION & ~Q(_LATEST_IS_MUTED)

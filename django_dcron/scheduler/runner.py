@@ -242,10 +242,7 @@ class Runner:
         self._signals.wake()
 
     def health(self) -> NodeHealth:
-        """Return the node's health.
-
-        Any thread may call this once ``run`` has started; it never blocks.
-        """
+        """Return the node's health. Once ``run`` has started, any thread may call this."""
         return self._status.health()
 
     def running_jobs(self) -> str:

@@ -286,11 +286,7 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
 
 
 def _counts(facts: SystemFacts, since: datetime, queued_text: str) -> TranslatableText:
-    """Return the numbers of queued runs and missed occurrences, without zeros.
-
-    ``queued_text``: the template for the queued runs. ``since``: when the oldest of them began to
-    wait.
-    """
+    """Return the numbers of queued runs, as ``queued_text``, and missed occurrences, without zeros."""
     queued = TranslatableText(
         queued_text, queued=bounded_number(facts.queued), age=age_text(facts.now - since)
     )
@@ -301,9 +297,8 @@ def _counts(facts: SystemFacts, since: datetime, queued_text: str) -> Translatab
         missed=bounded_number(facts.missed),
         period=age_text(facts.now - (facts.missed_since or since)),
     )
-    if not facts.queued:
-        return missed
-    return TranslatableText(_("%(queued)s, %(missed)s"), queued=queued, missed=missed)
+    both = TranslatableText(_("%(queued)s, %(missed)s"), queued=queued, missed=missed)
+    return both if facts.queued else missed
 
 
 def _queue_stalled(facts: SystemFacts) -> Issue:

@@ -35,6 +35,7 @@ DOCUMENTED_ELSEWHERE = {
     # the options of runcron
     "start": {"--name", "--namespace", "--once", "--for", "--embedded", "--health-file", "--http"},
     "export": FILTERS,
+    "rerun": {"--namespace", "--tag", "--search", "--source", "--queue"},
 } | dict.fromkeys(("run", "set", "pause", "resume", "cancel"), SELECTION | FILTERS)
 
 

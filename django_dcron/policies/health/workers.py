@@ -49,10 +49,7 @@ def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
 
 
 def issues_of_queue(name: str, due_at: datetime, facts: SystemFacts) -> Iterator[Issue]:
-    """Yield why no worker starts a run that has been queued since ``due_at``, however recently.
-
-    The workers' replies decide. Without replies, only time can show that a worker is missing.
-    """
+    """Yield why no worker starts a run that is queued since ``due_at``: the workers' replies."""
     if not facts.workers or not name:
         return
     consumers = tuple(worker for worker in facts.workers if name in worker.queues)
@@ -286,7 +283,7 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
 
 
 def _counts(facts: SystemFacts, since: datetime, queued_text: str) -> TranslatableText:
-    """Return the numbers of queued runs, as ``queued_text``, and missed occurrences, without zeros."""
+    """Return the numbers of queued runs (``queued_text``) and missed occurrences, without zeros."""
     queued = TranslatableText(
         queued_text, queued=bounded_number(facts.queued), age=age_text(facts.now - since)
     )

@@ -84,7 +84,9 @@ def test_stalled_queue_is_named_and_keeps_the_doctor_from_finding_no_problems(
 
 def test_overdue_occurrence_has_its_delay_in_words(system: System) -> None:
     Cursor.objects.update(next_at=timezone.now() - timedelta(hours=1, minutes=2, seconds=20))
-    assert re.search("is 1h 2m [0-9]+s overdue", call()[1])
+    output = call()[1]
+    assert re.search("is 1h 2m [0-9]+s overdue", output)
+    assert "manage.py dcron doctor" not in output, "the doctor doesn't recommend itself"
 
 
 def test_findings_exit_with_1_and_one_line_each(system: System) -> None:
@@ -96,6 +98,7 @@ def test_findings_exit_with_1_and_one_line_each(system: System) -> None:
         rf"^error +occurrence_missing +job {system.job}: 1 occurrence ", output, re.MULTILINE
     )
     assert re.search(r"^warning node_degraded +cluster: .*: a\.", output, re.MULTILINE)
+    assert output.index("\nerror ") < output.index("\nwarning "), "the most urgent first"
     assert output.endswith("2 findings.")
 
 

@@ -289,11 +289,11 @@ class Findings:
                 self.counts[code] = 1
 
     def groups(self) -> list[FindingGroup]:
-        """Return the findings by code, in the order of the first finding of each."""
+        """Return the findings by code, errors first, in the order of the first finding of each."""
         by_code: dict[Code, list[Finding]] = {}
         for finding in self.listed:
             by_code.setdefault(finding.code, []).append(finding)
-        return [
+        groups = [
             FindingGroup(
                 code=code,
                 # The oldest first; ``sorted`` keeps the order of those without a time.
@@ -303,6 +303,7 @@ class Findings:
             )
             for code, listed in by_code.items()
         ]
+        return sorted(groups, key=lambda group: group.severity is not Severity.ERROR)
 
     @property
     def more(self) -> dict[Code, int]:

@@ -21,7 +21,7 @@ from django_dcron.locks import Lock
 from django_dcron.models import Job, Node
 from django_dcron.models.job_states import NO_LONGER_DECLARED
 from django_dcron.policies.health.facts import FreezeFacts, NamedCount
-from django_dcron.policies.health.problems import Issue, Problem
+from django_dcron.policies.health.problems import FIND_UNLED_SHARDS, Issue, Problem
 from django_dcron.policies.health.verdict import Verdict
 from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.counts import number_of
@@ -164,6 +164,7 @@ LISTED_BY_ROW = frozenset(
 """Problems of single jobs or runs, which are reported as findings with the same code."""
 
 
+CHECK_LOGS = "Check the findings about shards, if there are any, and the nodes' logs."
 NOTED = frozenset({Problem.QUEUE_STALLED})
 """Problems that are notes instead of findings: a restart of the workers causes them."""
 
@@ -221,4 +222,7 @@ def _freeze_note(freeze: FreezeFacts) -> str:
 
 
 def _add(issue: Issue, findings: Findings) -> None:
-    findings.add(Code(issue.problem), CLUSTER, str(issue), issue.severity)
+    # Another remedy recommends the doctor.
+    is_circular = issue.remedy.template == FIND_UNLED_SHARDS
+    text = f"{issue.summary} {CHECK_LOGS}" if is_circular else str(issue)
+    findings.add(Code(issue.problem), CLUSTER, text, issue.severity)

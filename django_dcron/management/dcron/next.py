@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
@@ -42,6 +43,7 @@ from django_dcron.management.dcron.output import (
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.sentences import replace_sentences
+from django_dcron.schedules.zones import check_zone
 from django_dcron.utils.messages import with_full_stop
 
 HELP = (
@@ -56,6 +58,7 @@ next "30 3 * * MON-FRI" --timezone Europe/Berlin
 next "@every 90m" -n 5
 next "every weekday at 9:30"
 next shop/import-orders --after 2027-03-27T00:00
+next nightly-report --timezone America/New_York
 """
 MAX_OCCURRENCES = 1000
 
@@ -78,22 +81,27 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--timezone",
         metavar="ZONE",
-        help="time zone of the schedule (default: the job's time zone, or TIME_ZONE)",
+        help="time zone of the schedule (default: TIME_ZONE). A job keeps its time zone; its times "
+        "are shown in ZONE, too",
     )
     parser.add_argument(
         "--after",
         default="now",
         metavar="TIME",
-        help=f"occurrences after this time: {time_help('in that time zone')} (default: now)",
+        help=f"occurrences after this time: {time_help('in ZONE, or the time zone of the job')} "
+        "(default: now)",
     )
     add_json(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out = Output(command, options)
-    job = _job_or_schedule(options["what"], options["timezone"])
+    job, zone = _job_or_schedule(options["what"], options["timezone"]), options["timezone"]
     after = option_values.parse_time_option(
-        "--after", options["after"], database_now(alias_for(Job)), schedule_zone_of(job)
+        "--after",
+        options["after"],
+        database_now(alias_for(Job)),
+        ZoneInfo(zone) if zone else schedule_zone_of(job),
     )
     try:
         ahead = look_ahead(job, options["count"], after=after)
@@ -102,15 +110,17 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if out.is_json:
         out.json(_document(job, ahead))
     else:
-        _print(out, job, ahead)
+        shown = zone if zone and job.pk else timezone.get_current_timezone()
+        with timezone.override(shown):
+            _print(out, job, ahead)
     if not ahead.occurrences:
         raise negative_result("There are no further occurrences.")
 
 
 def _job_or_schedule(text: str, zone: str | None) -> Job:
-    """Return the named job, or an unsaved job with the given schedule."""
+    """Return the named job, or an unsaved job with the given schedule in ``zone``."""
     try:
-        zone_or_default = zone or Job().timezone
+        zone_or_default = check_zone(zone or Job().timezone)
         schedule = parse_schedule(text, zone_or_default)
         return Job(schedule=schedule.text, timezone=zone_or_default)
     except InvalidTimeZone as error:
@@ -129,7 +139,6 @@ def _job_or_schedule(text: str, zone: str | None) -> Job:
             why = with_full_stop(mistake)
             raise usage_error(f"Not a schedule: {why} Not a job: {error}") from mistake
         raise
-    job.timezone = zone or job.timezone
     return job
 
 
@@ -174,7 +183,7 @@ def print_resume_notice(out: Output, job: Job) -> None:
 
 
 def print_occurrences(out: Output, ahead: Lookahead) -> None:
-    """Write a table of the occurrences in their time zone and, if it differs, in the site's."""
+    """Write a table of the occurrences in their time zone and, if it differs, the current one."""
     site = timezone.get_current_timezone_name()
     columns = [Column(ahead.zone), Column(site), Column("Interval", right=True)]
     rows = [

@@ -146,7 +146,8 @@ def _undelivered_text(run: Run) -> _Texts:
     return _Texts(
         f"Dispatched at {format_moment(run.queued_at)} "
         f"({number_of(run.deliveries, 'delivery', 'deliveries')}), but no worker has started it.",
-        f"Start workers for {queue}, or find out what keeps them busy.",
+        f"Start workers for {queue}. If some run, manage.py dcron history --state running lists "
+        "what keeps them busy.",
     )
 
 

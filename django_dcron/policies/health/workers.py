@@ -268,7 +268,7 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
         remedy = TranslatableText(CHECK_WORKERS)
     else:
         remedy = TranslatableText(
-            _("Start more workers, or find out what keeps the current ones busy.")
+            _("Start more workers, or cancel runs: see manage.py dcron history --state running")
         )
     return Issue(
         Problem.WORKERS_BEHIND,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
+from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandParser
 
@@ -15,7 +16,7 @@ from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan, SkippedRow
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
-from django_dcron.management.dcron.output import Output, add_json
+from django_dcron.management.dcron.output import Output, add_json, time_text
 from django_dcron.models import Job, Run
 from django_dcron.models.run import claimed_ahead
 from django_dcron.policies.lifecycle import UNFINISHED, State
@@ -65,12 +66,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     states = options["run_state"] or UNFINISHED
     runs = {row.pk: row for row in selected.rows if isinstance(row, Run)}
     named = {*selected.named}
-    kept = set()
+    ahead: set[UUID] = set()
+    kept: set[UUID] = set()
     jobs = [row for row in selected.rows if isinstance(row, Job)]
     for run, is_ahead in _runs_in(jobs, states):
         runs[run.pk] = run
-        if is_ahead and not {run, run.job} & named:
-            kept.add(run.pk)
+        if is_ahead:
+            (ahead if {run, run.job} & named else kept).add(run.pk)
     if not runs and not output.is_json:
         output.line(f"Nothing to cancel: there are no {_kind(options['run_state'])} runs.")
         return
@@ -78,7 +80,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     plan = Plan(
         [each for each in actions if each.row.pk not in kept],
         "cancel",
-        lambda runs: _cancel(runs, reason, states),
+        lambda runs: _cancel(runs, reason, states, ahead),
         control.CANCELLED_AT_ONCE,
         noun="run",
         skipped=[
@@ -105,12 +107,19 @@ def _runs_in(jobs: Sequence[Job], states: Collection[str]) -> Iterator[tuple[Run
 
 
 def _cancel(
-    runs: Sequence[Run], reason: str, states: Collection[str]
+    runs: Sequence[Run], reason: str, states: Collection[str], ahead: Collection[UUID]
 ) -> list[ActionOutcome | Exception]:
+    """Cancel the runs. ``ahead``: the runs of named jobs that are claimed ahead."""
     # A worker may have started a run since it was selected.
     refused = control.cancel_many(runs, reason, states=states)
-    return [refused.get(position) or _done(run) for position, run in enumerate(runs)]
+    return [
+        refused.get(position) or _done(run, is_ahead=run.pk in ahead)
+        for position, run in enumerate(runs)
+    ]
 
 
-def _done(run: Run) -> ActionOutcome:
-    return ActionOutcome(cancelled_text(run).lower(), {"state": run.state})
+def _done(run: Run, *, is_ahead: bool) -> ActionOutcome:
+    text = cancelled_text(run).lower()
+    if is_ahead:
+        text = f"{text}, it was scheduled for {time_text(run.scheduled_at)}"
+    return ActionOutcome(text, {"state": run.state})

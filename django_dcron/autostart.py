@@ -226,14 +226,14 @@ def run_node(autostart: Autostart) -> None:
     if errors:
         return
 
-    def prepare() -> None:
-        sync_declared()
-        autostart.announce_start(name)
-
     def run() -> int:
         runner = create_runner(name)
         autostart.on_stop, autostart.running_jobs = runner.stop, runner.running_jobs
-        return 0 if autostart.stopping.is_set() else runner.run(prepare=prepare)
+        return (
+            0
+            if autostart.stopping.is_set()
+            else runner.run(prepare=sync_declared, on_start=lambda: autostart.announce_start(name))
+        )
 
     with early_write_locks(alias_for(Job), applies=in_dcron_thread):
         restart_until_stopped(run, autostart.stopping, name)

@@ -22,6 +22,7 @@ from pytest_django import Settings
 
 from django_dcron import checks, conf, control, cron, targets
 from django_dcron.checks import jobs, reporting, services
+from django_dcron.contrib.alerts.channels import destinations
 from django_dcron.dispatch import celery_setup as dispatch
 from django_dcron.dispatch import make_dispatcher
 from django_dcron.jobs import sync
@@ -324,6 +325,7 @@ def task_module(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("--database default", "E013"),
         ("--data=default", "E013"),
         ("--deploy", "W018"),
+        ("--database default --traceback", "E013"),
         ("--database default --tag compatibility", "W018"),
         ("--database default -tcompatibility", "W018"),
     ],
@@ -953,14 +955,15 @@ def test_check_of_the_database_reports_invalid_channels(settings: Settings, chan
     [
         (["slack://T1/hunter2"], []),
         ({"T1JJ/hunter2": {"mail": ["a@b.c"]}, "ops": {"mail": ["a@b.c"]}}, ["ops"]),
-        ({"chat": {"apprise": 8899}, "ops": {"mail": ["a@b.c"]}}, ["ops"]),
+        ({"chat": {"apprise": 8899}, "ops": {"mail": ["a@b.c"]}}, ["chat", "ops"]),
     ],
 )
-def test_invalid_channels_are_neither_read_nor_named_in_errors(
+def test_channels_with_invalid_names_are_not_named_in_errors(
     settings: Settings, channels: Any, valid: list[str]
 ) -> None:
     settings.DCRON_ALERT_CHANNELS = channels
     assert [*conf.settings.ALERT_CHANNELS] == valid
+    assert [*destinations(conf.settings.ALERT_CHANNELS)] == (["ops"] if valid else [])
     with pytest.raises(InvalidRule) as raised:
         read_rules([{"on": "failed", "to": ["opps"]}], conf.settings.ALERT_CHANNELS, of_job=True)
     assert "DCRON_ALERT_CHANNELS" in str(raised.value)

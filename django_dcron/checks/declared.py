@@ -90,8 +90,8 @@ def _reads_database() -> bool:
     if not is_check_command():
         return False
     options = [word.partition("=")[0] for word in sys.argv[2:] if word.startswith("-")]
-    by_tag = any(option.startswith(("-t", "--t")) for option in options)
-    # Abbreviations are allowed. ``--d`` could be ``--deploy``, too.
+    # Abbreviations are allowed, if they are unambiguous.
+    by_tag = any(option.startswith("-t") or option in ("--ta", "--tag") for option in options)
     return not by_tag and any(
         option.startswith("--da") and "--database".startswith(option) for option in options
     )

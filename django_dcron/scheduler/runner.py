@@ -2,24 +2,20 @@
 
 The threads:
 
-- ``tick`` does all database work that the schedule needs: it claims, adopts, rescues and marks
-  (``tick``).
+- ``tick`` does the schedule's database work: it claims, adopts, rescues and marks (``tick``).
 - ``agenda`` dispatches runs when they fall due (``agenda``). It doesn't use the database.
 - ``heartbeat`` writes the node's heartbeat and renews its leases (``membership``).
 - ``health-monitor`` detects threads that hang and reports the node's health (``health_monitor``).
   No thread waits for it.
-- ``alerts`` sends alerts (``contrib.alerts``). No thread waits for it. If it hangs, the node is
-  only degraded.
+- ``alerts`` sends alerts (``contrib.alerts``). If it hangs, the node is only degraded.
 - ``workers`` asks Celery's workers for their state while runs wait for them (``worker_probe``). No
   thread waits for it.
-- ``prune`` deletes expired finished runs (``pruner``), a few at a time. Only the drain waits for
-  it.
+- ``prune`` deletes expired finished runs (``pruner``). Only the drain waits for it.
 - ``close`` drains the node, while the main thread waits for a second signal.
 
 Invariants:
 
-- If a thread's database connection falls silent, the thread gets an error and reconnects
-  (``silent_connections``).
+- A thread whose database connection falls silent reconnects (``silent_connections``).
 - If the tick or the agenda hangs, the node releases its shards and writes no heartbeat. Other nodes
   lead them until the thread continues.
 - The first SIGTERM or SIGINT drains the node. It stops claiming, dispatches what is due, returns
@@ -181,10 +177,15 @@ class Runner:
         self._dispatcher.close(wait=True)
         return EXIT_OK
 
-    def run(self, seconds: float | None = None, prepare: Callable[[], None] = lambda: None) -> int:
+    def run(
+        self,
+        seconds: float | None = None,
+        prepare: Callable[[], None] = lambda: None,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> int:
         """Run until a signal arrives or ``seconds`` have passed, and return the exit code.
 
-        ``prepare`` is called before the node registers.
+        ``prepare`` is called before the node registers, and ``on_start`` afterwards.
         """
         self._status.start_measuring_ages()
         monitor = self._thread(HEALTH_MONITOR, lambda: self._health_monitor.run(self._closed))
@@ -199,6 +200,7 @@ class Runner:
             raise
         self._log("started", "node started: node=%s id=%s pid=%d", self.membership.id, os.getpid())
         self._status.record_start()
+        on_start()
         with self._signals:
             for thread in self._threads.values():
                 thread.start()

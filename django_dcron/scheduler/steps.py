@@ -25,6 +25,8 @@ logger = logging.getLogger("django_dcron.scheduler")
 
 LONG_BLOCKED = 10.0
 """After how many seconds a step counts as blocked for long: its work is late."""
+LONGEST_GAP = 5.0
+"""A step whose tries are further apart, in seconds, isn't known to be blocked in between."""
 
 
 class StillLocked(OperationalError):
@@ -79,7 +81,9 @@ class Steps:
         """Run the steps that are due. Return the errors of the blocked ones."""
         errors = []
         for step in steps:
-            if step.when() and self._is_due(step):
+            if not step.when():
+                self._blocked.pop(step.name, None)  # this node has nothing to do for it any more
+            elif self._is_due(step):
                 self._on_activity()
                 if error := self.run(step):
                     errors.append(error)
@@ -105,6 +109,8 @@ class Steps:
             self._blocked[step.name] = _Block(now, now)
             self._log(logging.INFO, "contention", "step blocked", step, error=in_one_line(error))
             return
+        if isinstance(error, StillLocked) or now - block.last_tried_at > LONGEST_GAP:
+            block.since = now  # the step has processed the unlocked rows, or wasn't tried meanwhile
         block.last_tried_at = now
         if block.seconds >= LONG_BLOCKED and not block.is_long:
             block.is_long = True

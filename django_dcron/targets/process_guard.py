@@ -13,6 +13,7 @@ import logging
 import os
 import subprocess
 from contextlib import suppress
+from weakref import WeakSet
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -35,14 +36,27 @@ It ignores the signals that a supervisor sends to all processes of a worker.
 """
 
 
+_guards: WeakSet[ProcessGuard] = WeakSet()
+
+
+def _close_inherited() -> None:
+    """Close the pipes in a forked child. Otherwise, they would stay open while the child lives."""
+    for guard in _guards:
+        guard.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
 class ProcessGuard:
     """The guard of one process group. ``dismiss`` ends it."""
 
     def __init__(self, group: int, termination_seconds: float):
         """Start the guard. Without ``/bin/sh``, the process group has none, which is logged."""
         self._process = None
-        reader, writer = os.pipe()  # not inherited by other processes that this one starts
+        reader, writer = os.pipe()  # not inherited by programs that this process starts
         self._pipe = os.fdopen(writer, "wb", buffering=0)
+        _guards.add(self)
         try:
             self._process = subprocess.Popen(  # noqa: S603 (no text of others)
                 [SHELL, "-c", SCRIPT, "guard", str(group), str(round(termination_seconds))],
@@ -60,10 +74,14 @@ class ProcessGuard:
         finally:
             os.close(reader)
 
+    def close(self) -> None:
+        """Close this process's end of the pipe."""
+        self._pipe.close()
+
     def dismiss(self) -> None:
         """End the guard. The process group continues."""
         with suppress(OSError):  # the guard was killed
             self._pipe.write(b"\n")
-        self._pipe.close()
+        self.close()
         if self._process is not None:
             self._process.wait()

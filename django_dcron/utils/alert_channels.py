@@ -33,7 +33,8 @@ class AlertChannels(Setting[Channels]):
     """The channels by name.
 
     A single address or URL is read as a list. Whitespace around addresses and URLs is removed.
-    Invalid channels are omitted, because errors list the names, and an invalid one may be a secret.
+    Channels with an invalid name are omitted, because errors list the names, and an invalid one may
+    be a secret. A channel with an invalid value is empty: it exists, but has no receivers.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,11 @@ class AlertChannels(Setting[Channels]):
         if not isinstance(channels, dict):
             return {}
         read = ((name, _with_lists(channel)) for name, channel in channels.items())
-        return {name: channel for name, channel in read if not any(_problems({name: channel}))}
+        return {
+            name: {} if any(_problems({name: channel})) else channel
+            for name, channel in read
+            if is_channel_name(name)
+        }
 
     def problem(self) -> str | None:
         if found := super().problem():

@@ -1,5 +1,7 @@
 """The steps of a tick: intervals, contention and signs of activity."""
 
+from functools import partial
+
 import pytest
 from django.db import OperationalError
 
@@ -80,22 +82,49 @@ def test_step_that_stays_blocked_is_reported(
 
     def claim() -> None:
         if is_blocked:
-            raise StillLocked("locked")
+            raise OperationalError("database is locked")
 
-    listed = [TickStep("claim", claim), TickStep("prune", claim, every=3600.0)]
+    listed = [TickStep("claim", claim), TickStep("prune", claim, every=6.0)]
     for second in range(13):
         steps.run_due(listed)
-        # The time since the only try of a step that runs rarely doesn't count.
+        # The time between the tries of a step that runs rarely doesn't count.
         assert steps.long_blocked() == ({"claim": second} if second >= 10 else {})
         clock.advance(1)
     warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert warnings == [
-        "step blocked for 10 s by another transaction: node=a step=claim error=locked"
+        "step blocked for 10 s by another transaction: node=a step=claim error=database is locked"
     ]
     is_blocked = False
     steps.run_due(listed)
     assert steps.long_blocked() == {}
-    assert caplog.records[-1].levelname == "WARNING", "the end of a warning is as important"
+    claimed = [each for each in caplog.records if vars(each)["step"] == "claim"]
+    assert claimed[-1].levelname == "WARNING", "the end of a warning is as important"
+
+
+def test_step_that_leaves_some_rows_for_later_is_not_blocked_for_long(
+    steps: Steps, clock: StillClock
+) -> None:
+    def mark() -> None:
+        raise StillLocked("some runs are locked; the others were marked")
+
+    for _ in range(20):
+        steps.run_due([TickStep("mark", mark)])
+        clock.advance(1)
+    assert steps.is_blocked("mark")
+    assert steps.long_blocked() == {}
+
+
+def test_step_that_the_node_no_longer_has_to_run_is_not_blocked(
+    steps: Steps, clock: StillClock
+) -> None:
+    def claim() -> None:
+        raise OperationalError("database is locked")
+
+    for second in range(15):
+        leads = second < 12
+        steps.run_due([TickStep("claim", claim, when=partial(bool, leads))])
+        assert bool(steps.long_blocked()) is (10 <= second < 12)
+        clock.advance(1)
 
 
 def test_error_other_than_contention_ends_the_tick(steps: Steps, done: list[str]) -> None:

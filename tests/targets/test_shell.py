@@ -248,6 +248,36 @@ def test_death_of_the_process_ends_the_whole_process_group(
     assert (tmp_path / "ended").exists() == bool(seconds)
 
 
+FORKS = """
+import os, threading, time
+from django_dcron.targets import Invocation, process_guard, shell
+target = shell.ShellTarget("job", ["sh", "-c", "echo $$ > pid.new; mv pid.new pid; exec sleep 600"])
+threading.Thread(target=lambda: target.call(Invocation())).start()
+while not (process_guard._guards and os.path.exists("pid")):
+    time.sleep(0.01)
+child = os.fork()
+if not child:
+    time.sleep(600)
+print(child, flush=True)
+"""
+
+
+def test_command_ends_although_a_forked_child_of_the_process_lives(tmp_path: Path) -> None:
+    """The child inherits the process's end of the guard's pipe."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        python(FORKS), cwd=tmp_path, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout
+        child = int(process.stdout.readline())
+        process.kill()
+        try:
+            wait_for(lambda: gone(int((tmp_path / "pid").read_text())), TIMEOUT)
+            assert not gone(child)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
 def test_guard_exits_with_the_command(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,6 +40,8 @@ def destinations(channels: Mapping[str, Mapping[str, Any]]) -> dict[str, AlertDe
     """
     found: dict[str, AlertDestination] = {}
     for name, channel in channels.items():
+        if not channel:
+            continue  # its value is invalid
         urls = channel.get("apprise", ())
         if len(urls) < 2:
             found[name] = AlertDestination(name, channel)

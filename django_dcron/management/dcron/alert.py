@@ -42,6 +42,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             f"Unknown channel {unknown[0]!r} (in DCRON_ALERT_CHANNELS: {known})."
             f"{did_you_mean(unknown[0], named)}"
         )
+    if invalid := [name for name in options["channels"] if not named[name]]:
+        raise usage_error(f"The channel {invalid[0]!r} is invalid. To see why: manage.py check")
     output, refused = Output(command, options), []
     chosen = {name: named[name] for name in options["channels"]}
     for name, destination in destinations(chosen).items():

@@ -23,6 +23,7 @@ from django_dcron.exceptions import (
     UnknownTarget,
 )
 from django_dcron.models.hidden_characters import hidden_in_label, message_for
+from django_dcron.models.job_states import DISABLED_BY_SYNC
 from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.policies.chains import ChainCondition
 from django_dcron.policies.job_labels import same_job, split_label
@@ -149,6 +150,16 @@ def _end_errors(job: Job) -> dict[str, str]:
     if job.starts_at and job.ends_at and job.ends_at < job.starts_at:
         return {"ends_at": _("The end can't be before the start.")}
     return {}
+
+
+def _pause_end_errors(job: Job) -> dict[str, str]:
+    if job.enabled or job.paused_until is None or job.pause_reason not in DISABLED_BY_SYNC:
+        return {}
+    text = _(
+        "A sync disabled the job, and the end of a pause would enable it. Remove the end of the "
+        "pause."
+    )
+    return {"paused_until": text}
 
 
 def _json_errors(field: str, kind: type, job: Job) -> dict[str, str]:
@@ -283,6 +294,7 @@ CHECKS: tuple[tuple[Set[str], Callable[[Job], dict[str, str]]], ...] = (
         for field in ("starts_at", "ends_at", "paused_until")
     ),
     ({"starts_at", "ends_at"}, _end_errors),
+    ({"enabled", "pause_reason", "paused_until"}, _pause_end_errors),
     ({"schedule", "timezone", "calendar", "calendar_policy"}, _calendar_errors),
     *(
         ({field}, partial(_length_errors, field))

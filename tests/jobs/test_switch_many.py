@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.db import connection
 from django.db.models.signals import post_save, pre_save
 from django.test.utils import CaptureQueriesContext
@@ -271,6 +272,11 @@ def test_job_disabled_by_a_sync_is_not_paused_with_an_end(reason: str, replace: 
     }
     assert pausing.end_pauses(Job.objects.using("default")) == 1
     assert dict(Job.objects.values_list("pk", "enabled")) == {disabled.pk: False, other.pk: True}
+    disabled.refresh_from_db()
+    disabled.paused_until = until + timedelta(hours=1)
+    with pytest.raises(ValidationError) as raised:
+        control.save(disabled)
+    assert [*raised.value.error_dict] == ["paused_until"]
 
 
 def test_invalid_end_changes_nothing() -> None:

@@ -747,7 +747,8 @@ def test_pause_is_refused_while_another_transaction_locks_the_jobs(
     make_idle_job(name="first")
     monkeypatch.setattr(pause_command, "lock_cursors", lock)
     code, message = call("pause", "first")
-    assert (code, message.splitlines()[0]) == (1, "first: refused: database is locked")
+    assert code == 1
+    assert message.splitlines()[0] == ("first: refused: Another change is in progress. Try again.")
 
 
 def test_pause_of_a_finished_job_lasts_although_its_schedule_is_edited() -> None:
@@ -1356,6 +1357,34 @@ def test_rerun_of_a_selection_refuses_the_runs_of_a_job_that_is_deleted_meanwhil
     assert (code, "it has been deleted" in message) == (1, True)
     (made,) = Run.objects.exclude(rerun_of=None)
     assert made.rerun_of_id == kept.pk
+
+
+def test_rerun_reports_the_finished_batches_if_a_transaction_blocks_a_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = make_idle_job(name="first")
+    now = database_now("default")
+    runs = [
+        make_run(job, "failed", scheduled_at=now - timedelta(minutes=minutes))
+        for minutes in (20, 10)
+    ]
+    rerun = rerun_command.rerun_selected
+
+    def rerun_only_the_first(selected: Any) -> Any:
+        if runs[0] not in selected:
+            raise OperationalError("database is locked")
+        return rerun(selected)
+
+    monkeypatch.setattr(rerun_command, "RERUN_AT_ONCE", 1)
+    monkeypatch.setattr(rerun_command, "rerun_selected", rerun_only_the_first)
+    code, shown = document("rerun", "first", "--state", "failed", "--since", "1h", "--yes")
+    assert code == 1
+    done, refused = shown["results"]
+    assert done["made"] == str(Run.objects.get(rerun_of=runs[0]).pk)
+    assert (refused["done"], refused["error"]) == (
+        False,
+        "Another change is in progress. Try again.",
+    )
 
 
 # --- delete -------------------------------------------------------------------------------------

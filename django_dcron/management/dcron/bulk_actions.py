@@ -2,7 +2,7 @@
 
 Invariants:
 
-- A refusal doesn't stop the remaining actions.
+- A refusal doesn't stop the remaining actions. Contention refuses the actions of one batch.
 - The results of a batch are shown when it is done, so that a user who interrupts the command knows
   what was done.
 - Rows that the user hasn't named one by one are changed only after a confirmation.
@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from django.core.management.base import CommandParser
+from django.db import OperationalError
 
+from django_dcron.db.contention import is_contention
 from django_dcron.exceptions import DcronError
 from django_dcron.jobs.action_texts import LONGEST_REASON, signed_reason
+from django_dcron.jobs.batching import refusal_text
 from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -237,13 +240,17 @@ def _apply(plan: Plan[T], batch: Sequence[BulkAction[T]]) -> Sequence[ActionOutc
         return plan.apply([action.row for action in batch])
     except REFUSALS as error:
         return [error] * len(batch)
+    except OperationalError as error:
+        if not is_contention(error):
+            raise
+        return [error] * len(batch)
 
 
 def _document(action: BulkAction[Any], result: ActionOutcome | Exception) -> dict[str, Any]:
     if isinstance(result, ActionOutcome):
         cautions = cautions_document(result.cautions)
         return {**action.identity, "done": True, **result.fields, "cautions": cautions}
-    return {**action.identity, "done": False, "error": str(result)}
+    return {**action.identity, "done": False, "error": _error_text(action, result)}
 
 
 def _show(output: Output, action: BulkAction[Any], result: ActionOutcome | Exception) -> None:
@@ -253,7 +260,11 @@ def _show(output: Output, action: BulkAction[Any], result: ActionOutcome | Excep
             text, style = " ".join([f"{text}.", *result.cautions]), WARNING
         output.line(f"{action.name}: {text}", style)
     else:
-        output.line(f"{action.name}: refused: {result}", BAD)
+        output.line(f"{action.name}: refused: {_error_text(action, result)}", BAD)
+
+
+def _error_text(action: BulkAction[Any], error: Exception) -> str:
+    return refusal_text(error, action.name) if is_contention(error) else str(error)
 
 
 def reason_with_user(typed: str) -> str:

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import OperationalError, transaction
+from django.db import transaction
 
 from django_dcron import control
-from django_dcron.db.contention import despite_contention, is_contention
+from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.bulk_skips import is_paused_already, why_not_paused
@@ -72,14 +72,7 @@ def _pause(
 ) -> list[ActionOutcome | Exception]:
     """Pause the jobs. ``replacing``: the jobs whose earlier pause is replaced, by primary key."""
     using = alias_for(Job)
-    try:
-        return despite_contention(
-            lambda: _pause_locked(jobs, reason, until, replacing, using), using
-        )
-    except OperationalError as error:
-        if not is_contention(error):
-            raise
-        return [error] * len(jobs)
+    return despite_contention(lambda: _pause_locked(jobs, reason, until, replacing, using), using)
 
 
 def _pause_locked(

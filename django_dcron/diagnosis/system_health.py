@@ -170,6 +170,8 @@ _JOBS_WITH: dict[Problem | None, Q] = {
     Problem.JOB_AUTO_PAUSED: _AUTO_PAUSED,
 }
 """The jobs that cause a problem. None: jobs that failed and are no problem yet."""
+_WITHOUT_MUTED = frozenset({Problem.EVERY_RUN_FAILS, Problem.JOBS_FAILING})
+"""Problems for which failures of muted incidents don't count."""
 
 
 def latest_incident(problem: Problem | None, scope: Scope) -> Incident | None:
@@ -181,8 +183,11 @@ def latest_incident(problem: Problem | None, scope: Scope) -> Incident | None:
     if problem not in _JOBS_WITH:
         return None
     jobs = scope.rows(Job).filter(_JOBS_WITH[problem])
-    unresolved = scope.rows(Incident).exclude(state=IncidentState.RESOLVED)
-    latest = unresolved.filter(job__in=jobs.values("pk")).order_by("-last_seen_at", "-pk")
+    excluded = [IncidentState.RESOLVED]
+    if problem in _WITHOUT_MUTED:
+        excluded.append(IncidentState.MUTED)
+    incidents = scope.rows(Incident).exclude(state__in=excluded)
+    latest = incidents.filter(job__in=jobs.values("pk")).order_by("-last_seen_at", "-pk")
     return latest.select_related("job").first()
 
 
@@ -216,8 +221,9 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
         keep_failing = count_with_names(jobs.filter(KEEPS_FAILING))
     if total("failing") > keep_failing.number:
         muted = jobs.filter(lately & FAILS_AS_MUTED).aggregate(
-            failures=Sum("statistics__consecutive_failures", default=0)
+            jobs=Count("pk"), failures=Sum("statistics__consecutive_failures", default=0)
         )
+        facts["muted_lately"] = muted["jobs"]
         facts["failures_lately"] -= muted["failures"]
     facts["keep_failing"] = keep_failing
     named = {

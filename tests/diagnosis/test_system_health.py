@@ -24,7 +24,8 @@ from django_dcron.diagnosis import read_only, system_health
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.diagnosis.failing_jobs import FAILS_AS_MUTED
 from django_dcron.diagnosis.long_runs import USUAL_DURATION_NEEDS
-from django_dcron.diagnosis.system_health import read_facts, read_verdict
+from django_dcron.diagnosis.scope import EVERYTHING
+from django_dcron.diagnosis.system_health import latest_incident, read_facts, read_verdict
 from django_dcron.models import Attempt, Cursor, Incident, Job, Node, Run, Statistics
 from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.policies.health.facts import NamedCount, WaitingCount
@@ -307,7 +308,34 @@ def test_job_that_fails_only_with_muted_incidents_is_named_without_a_problem(now
     Cursor.objects.filter(pk=other.pk).update(next_at=now + MINUTE)
     assert problems() == set(), "one failure that isn't muted"
     Statistics.objects.filter(pk=other.pk).update(consecutive_failures=3)
-    assert problems() == {Problem.EVERY_RUN_FAILS}
+    (issue,) = read_verdict().issues
+    assert (issue.problem, issue.figures) == (
+        Problem.EVERY_RUN_FAILS,
+        {"jobs": 1, "failures": 3},
+    )
+
+
+@pytest.mark.parametrize("problem", [Problem.EVERY_RUN_FAILS, Problem.JOBS_FAILING])
+def test_cause_of_a_problem_is_no_muted_incident(now: datetime, problem: Problem) -> None:
+    job = make_idle_job()
+    Statistics.objects.filter(pk=job.pk).update(
+        consecutive_failures=5, failed=5, last_state="failed", last_finished_at=now
+    )
+    acknowledged = make_incident(job, "earlier", now - HOUR, IncidentState.ACKNOWLEDGED)
+    other = make_idle_job()
+    Statistics.objects.filter(pk=other.pk).update(
+        consecutive_failures=5, failed=5, last_state="failed", last_finished_at=now
+    )
+    muted = make_incident(other, "latest", now, IncidentState.MUTED)
+    assert latest_incident(problem, EVERYTHING) == acknowledged
+    assert latest_incident(None, EVERYTHING) == muted
+
+
+def test_cause_of_an_automatic_pause_may_be_a_muted_incident(now: datetime) -> None:
+    job = make_idle_job()
+    control.pause(job, "paused automatically after 3 consecutive failed runs")
+    muted = make_incident(job, "latest", now, IncidentState.MUTED)
+    assert latest_incident(Problem.JOB_AUTO_PAUSED, EVERYTHING) == muted
 
 
 @pytest.mark.parametrize(

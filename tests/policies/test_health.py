@@ -1157,7 +1157,7 @@ def test_facts_default_to_a_system_without_work() -> None:
     bare = SystemFacts(NOW, REDELIVER_AFTER)
     no_number = (
         "live_nodes dead_nodes enabled_jobs stalled_namespaces on_agendas queued running missed "
-        "enabled_shadows ran_lately failures_lately"
+        "enabled_shadows ran_lately muted_lately failures_lately"
     )
     no_names = (
         "stalled degraded without_broker clock_doubted_by skewed unserved quarantined keep_failing "

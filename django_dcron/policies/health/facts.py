@@ -205,6 +205,8 @@ class SystemFacts:
     """
     failed_lately: NamedCount = NamedCount()
     """Those of these jobs that have consecutive failures."""
+    muted_lately: int = 0
+    """The number of those failed jobs that only fail with muted incidents."""
     failures_lately: int = 0
     """The sum of these jobs' consecutive failures, without jobs that only fail with muted
     incidents.

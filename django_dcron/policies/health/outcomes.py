@@ -43,9 +43,10 @@ _STOPPED_JOBS = {
 
 
 def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
+    ran_lately = facts.ran_lately - facts.muted_lately
     every_run_fails = (
-        facts.ran_lately > 0
-        and facts.failed_lately.number == facts.ran_lately
+        ran_lately > 0
+        and facts.failed_lately.number - facts.muted_lately == ran_lately
         and facts.failures_lately >= FAILURES_UNTIL_WARNING
     )
     if every_run_fails:
@@ -57,12 +58,12 @@ def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
                 "failed.",
                 "Every run fails: the latest runs of all %(jobs)s jobs that ran in the last hour "
                 "failed.",
-                facts.ran_lately,
-                jobs=bounded_number(facts.ran_lately),
+                ran_lately,
+                jobs=bounded_number(ran_lately),
             ),
             TranslatableText(_("Open the latest failed runs and look for a common cause.")),
             None,
-            {"jobs": facts.ran_lately, "failures": facts.failures_lately},
+            {"jobs": ran_lately, "failures": facts.failures_lately},
         )
     else:
         yield from issues_of_lists(facts, _FAILING)

@@ -110,7 +110,7 @@ def cancel_many(
     ``runs``; the others are cancelled or asked to stop. With ``states``, such as ``{"queued"}``, a
     run that is in another state by then is refused. ``on_progress`` is called after each batch with
     the number of runs that are done. Raises ``InvalidValue`` if ``states`` isn't a list or set of
-    states.
+    states of unfinished runs.
     """
     using, runs, wanted = alias_for(Run), require_rows(runs, Run), _require_states(states)
 
@@ -132,13 +132,16 @@ def cancel_many(
 
 def _require_states(states: Iterable[str]) -> frozenset[str]:
     """Return the states, or raise ``InvalidValue``. Text is refused, although it is iterable."""
-    wanted = frozenset(states)
-    if isinstance(states, str) or not wanted <= frozenset(State):
+    try:
+        wanted = None if isinstance(states, str) else frozenset(states)
+    except TypeError:  # not iterable, or its items aren't hashable
+        wanted = None
+    if wanted is None or not wanted <= UNFINISHED:
         raise InvalidValue(
             "states",
             _("%(value)s isn't a list of states of runs (allowed: %(allowed)s)"),
-            value=repr(states if isinstance(states, str) else sorted(map(str, wanted))),
-            allowed=", ".join(State),
+            value=repr(states if wanted is None else sorted(map(str, wanted))),
+            allowed=", ".join(state for state in State if state in UNFINISHED),
             code="invalid_states",
         )
     return wanted

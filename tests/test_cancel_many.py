@@ -166,7 +166,7 @@ def test_statements_do_not_grow_with_the_runs(recording_dispatcher: MemoryDispat
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("states", [set(), {State.QUEUED}, {"queued", "waiting"}, {*State}])
+@pytest.mark.parametrize("states", [set(), {State.QUEUED}, {"queued", "waiting"}, {*UNFINISHED}])
 def test_only_runs_in_the_given_states_are_cancelled(states: set[str]) -> None:
     runs = [make_run(make_idle_job(name=state), state) for state in State]
     refused = control.cancel_many(runs, states=states)
@@ -186,11 +186,20 @@ def test_only_runs_in_the_given_states_are_cancelled(states: set[str]) -> None:
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("states", "shown"),
-    [("queued", "'queued'"), (["queued", "qeued"], "['qeued', 'queued']"), ("", "''")],
+    [
+        ("queued", "'queued'"),
+        (["queued", "qeued"], "['qeued', 'queued']"),
+        ("", "''"),
+        (None, "None"),
+        (5, "5"),
+        ([["queued"]], "[['queued']]"),
+        (["succeeded"], "['succeeded']"),
+    ],
 )
 def test_states_that_are_no_list_of_states_are_refused(states: Any, shown: str) -> None:
     run = make_run(make_idle_job(), "queued")
-    with refusal(InvalidValue, "invalid_states", field="states", value=shown):
+    allowed = "pending, queued, running, waiting"
+    with refusal(InvalidValue, "invalid_states", field="states", value=shown, allowed=allowed):
         control.cancel_many([run], states=states)
     assert Run.objects.get().state == "queued"
 

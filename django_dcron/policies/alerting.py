@@ -248,10 +248,7 @@ class JobCounters:
 class Event:
     rule: Rule
     number: int = 1
-    """The number of runs or occurrences, or the number of consecutive failures.
-
-    Failures of muted incidents don't count.
-    """
+    """The number of runs or occurrences, or the number of consecutive failures."""
 
 
 class UnmutedCounters(NamedTuple):
@@ -295,9 +292,22 @@ def count_unrecovered_failures(before: JobCounters, now: JobCounters) -> int:
     return max(before.unrecovered_failures, new)
 
 
-def detect_events(before: JobCounters, now: JobCounters, rules: Collection[Rule]) -> list[Event]:
-    """Return the events that ``rules`` report for the change from ``before`` to ``now``."""
-    events = (_event_for_rule(rule, before, now) for rule in rules)
+def detect_events(
+    before: JobCounters,
+    now: JobCounters,
+    rules: Collection[Rule],
+    unmuted: UnmutedCounters | None = None,
+) -> list[Event]:
+    """Return the events that ``rules`` report for the change from ``before`` to ``now``.
+
+    With ``unmuted``, only rules about auto-pauses count failures of muted incidents.
+    """
+    events = (
+        _event_for_rule(rule, before, now)
+        if unmuted is None or rule.on is AlertKind.PAUSED
+        else _event_for_rule(rule, unmuted.before, unmuted.now)
+        for rule in rules
+    )
     return [event for event in events if event is not None]
 
 

@@ -141,7 +141,7 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
     found = read_failures(job, failures) if failures > 0 else ReportedFailures()
     unmuted = without_muted(before, now, last_check.muted if last_check else 0, found.muted)
     job_rules = rules.rules_of_job(str(job), job.alerts, default_rules)
-    events = detect_events(unmuted.before, unmuted.now, job_rules)
+    events = detect_events(before, now, job_rules, unmuted)
     messages = [_message(event, statistics, found) for event in events]
     success_at = last_check.success_at if last_check else database_now(using)
     if last_check and now.succeeded > before.succeeded:

@@ -661,6 +661,34 @@ def test_muted_incident_sends_no_alerts_not_even_about_recovery(
     assert len(Alert.objects.all()) == 2
 
 
+@pytest.mark.parametrize("is_muted_at_first", [False, True])
+def test_auto_pause_is_reported_again_although_its_failures_are_muted(
+    service: Service, settings: Settings, is_muted_at_first: bool
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "paused", "to": ["ops"]}]
+    alerter = Alerter(Leader())
+    job = make_idle_job(pause_after_failures=2)
+    alerter.check_and_send()
+
+    def fail_until_paused() -> None:
+        for _ in range(2):
+            fail_in_incident(job, "a")
+        assert not Job.objects.get().enabled
+
+    fail_until_paused()
+    if is_muted_at_first:
+        mute_incident(job, "a")
+    alerter.check_and_send()
+    assert Alert.objects.count() == 1
+    control.resume(Job.objects.get())
+    finish_run(job, State.SUCCEEDED)
+    if not is_muted_at_first:
+        mute_incident(job, "a")
+    fail_until_paused()
+    alerter.check_and_send()
+    assert Alert.objects.count() == 2
+
+
 def test_other_failure_among_muted_ones_is_reported(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = [{"on": "failed", "to": ["ops"], "after": 2}]
     alerter = Alerter(Leader())

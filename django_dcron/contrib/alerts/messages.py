@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from itertools import takewhile
@@ -30,6 +31,11 @@ BETWEEN_EXCEPTIONS = (
     "\nDuring handling of the above exception, another exception occurred:\n",
 )
 """What a traceback has between an exception and the one that it led to."""
+OUR_PLACE = re.compile(
+    rf'File "(?:{re.escape(OUR_FILES)}'
+    r'|[^"]*[/\\](?:(?:site|dist)-packages[/\\]django_dcron|django_dcron[/\\]execution)[/\\])'
+)
+"""The beginning of a place in this package. The worker may have installed it in another path."""
 
 
 class AlertContent(NamedTuple):
@@ -186,7 +192,7 @@ def _raised_at(traceback: str) -> str:
         frames = frames[cut.end() :].partition("\n")[2]  # after the rest of a line
     lines = takewhile(_is_of_frame, frames.splitlines())
     places = [line.strip() for line in lines if line.startswith('  File "')]
-    others = [place for place in places if not place.startswith(f'File "{OUR_FILES}')]
+    others = [place for place in places if not OUR_PLACE.match(place)]
     return next(reversed(others or places), "")
 
 

@@ -367,6 +367,20 @@ def test_alert_about_an_exception_names_the_line_that_raised_it(
             f'  File "{interruption.__file__}", line 3, in _handle\n    raise exception\nE\n',
             'File "b.py", line 2, in g',
         ),
+        *(
+            (
+                "Traceback (most recent call last):\n"
+                '  File "/srv/django_dcron/b.py", line 2, in g\n'
+                f'  File "{directory}/{module}.py", line 3, in h\nE\n',
+                'File "/srv/django_dcron/b.py", line 2, in g',
+            )
+            for directory, module in (
+                ("/app/.venv/lib/python3.12/site-packages/django_dcron", "control"),
+                ("/usr/lib/python3/dist-packages/django_dcron", "control"),
+                ("/src/django_dcron/execution", "interruption"),
+                (r"C:\venv\Lib\site-packages\django_dcron", "control"),
+            )
+        ),
         (
             "Traceback (most recent call last):\n"
             f'  File "{interruption.__file__}", line 3, in h\nE\n',

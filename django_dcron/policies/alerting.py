@@ -118,7 +118,7 @@ def _read_rule(number: int, rule: Any, channels: Collection[str], of_job: bool) 
             _("rule %(number)d: %(option)s is %(value)s (allowed: %(allowed)s)"),
             number=number,
             option="on",
-            value=repr(rule.get("on")),
+            value=_shown(rule.get("on")),
             allowed=", ".join(allowed),
             code="invalid_option_value",
         )
@@ -129,7 +129,7 @@ def _read_rule(number: int, rule: Any, channels: Collection[str], of_job: bool) 
         raise InvalidRule(
             _("rule %(number)d: unknown option %(value)s (allowed for %(kind)s: %(allowed)s)"),
             number=number,
-            value=repr(unknown[0]),
+            value=_shown(unknown[0]),
             kind=kind.value,
             allowed=", ".join(known),
             code="unknown_option",
@@ -175,11 +175,11 @@ def _read_channels(number: int, value: Any, channels: Collection[str]) -> tuple[
 
 
 def _shown(value: Any) -> str | TranslatableText:
-    """Return the value if it could be the name of a channel, otherwise its type.
+    """Return the value if it is a name, a number or a duration, otherwise its type.
 
     Rules may contain the URL of a channel by mistake, and such URLs contain secrets.
     """
-    if is_channel_name(value) or not value or isinstance(value, int):
+    if is_channel_name(value) or not value or isinstance(value, (int, float, timedelta)):
         return repr(value)
     return TranslatableText(_("a value of type %(type)s"), type=type(value).__name__)
 
@@ -201,7 +201,7 @@ def _read_after(number: int, kind: AlertKind, value: Any) -> int:
         ),
         number=number,
         option="after",
-        value=repr(value),
+        value=_shown(value),
         code="invalid_after",
     )
 
@@ -222,7 +222,7 @@ def _read_span(number: int, option: str, value: Any) -> timedelta:
         ),
         number=number,
         option=option,
-        value=repr(value),
+        value=_shown(value),
         least=write_duration(SHORTEST),
         most=write_duration(LONGEST),
         code="invalid_duration",

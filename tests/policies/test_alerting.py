@@ -142,7 +142,7 @@ def test_valid_rules_are_parsed() -> None:
         (
             [{"on": ["failed"], "to": ["ops"]}],
             "invalid_option_value",
-            {"number": 1, "option": "on", "value": "['failed']"},
+            {"number": 1, "option": "on", "value": "a value of type list"},
         ),
         (
             [{"on": "failed"}],
@@ -159,6 +159,7 @@ def test_valid_rules_are_parsed() -> None:
         ),
         ([{"on": "failed", "to": ["ops"], "after": 0}], "invalid_after", {"value": "0"}),
         ([{"on": "failed", "to": ["ops"], "after": True}], "invalid_after", {"value": "True"}),
+        ([{"on": "failed", "to": ["ops"], "after": 1.5}], "invalid_after", {"value": "1.5"}),
         (
             [{"on": "recovered", "to": ["ops"], "after": "every"}],
             "invalid_after",
@@ -223,9 +224,15 @@ def test_invalid_rule_is_refused_with_code_and_parameters(
         [{"on": "failed", "to": ["ops", SECRET_URL]}],
         [{"on": "failed", "to": [[SECRET_URL]]}],
         [{"on": "failed", "to": {"apprise": SECRET_URL}}],
+        [{"on": SECRET_URL, "to": ["ops"]}],
+        [{"on": [SECRET_URL], "to": ["ops"]}],
+        [{"on": "failed", "to": ["ops"], SECRET_URL: 1}],
+        [{"on": "failed", "to": ["ops"], "after": SECRET_URL}],
+        [{"on": "late", "to": ["ops"], "within": SECRET_URL}],
+        [{"on": "silent", "to": ["ops"], "for": {"url": SECRET_URL}}],
     ],
 )
-def test_url_in_place_of_a_channel_is_not_quoted(value: Any) -> None:
+def test_url_in_an_invalid_rule_is_not_quoted(value: Any) -> None:
     with pytest.raises(InvalidRule) as caught:
         read_rules(value, CHANNELS, of_job=True)
     assert "s3cret" not in str(caught.value)

@@ -273,6 +273,15 @@ class Run(models.Model):
         return State(self.state) in FINAL
 
     @property
+    def shown_trigger(self) -> Trigger:
+        """What created the run, for users. Reruns that queue have the trigger of a backfill."""
+        return Trigger.RERUN if self.rerun_of_id else Trigger(self.trigger)
+
+    @property
+    def shown_trigger_label(self) -> str:
+        return str(dict(TRIGGER_LABELS)[self.shown_trigger])
+
+    @property
     def has_other_arguments(self) -> bool:
         """Whether the run's arguments differ from the job's."""
         pairs = ((self.args, self.job.args), (self.kwargs, self.job.kwargs))

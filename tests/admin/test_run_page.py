@@ -27,7 +27,15 @@ from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
 from django_dcron.testing import set_clock
-from tests.admin.conftest import NOON, StaffWith, make_attempt, make_job, make_run, run_url
+from tests.admin.conftest import (
+    NOON,
+    StaffWith,
+    list_url,
+    make_attempt,
+    make_job,
+    make_run,
+    run_url,
+)
 
 FAILED = dict(OUTCOME_LABELS)["failed"]
 EVIL = "</pre><script>alert(1)</script>"
@@ -331,6 +339,21 @@ def test_page_links_job_node_worker_and_neighboring_runs(admin_client: Client, j
     assert "field-rerun_of_link" in page_of(admin_client, again)
     assert "field-rerun_of_link" not in html
     assert run_url(run) in page_of(admin_client, again)
+
+
+@pytest.mark.parametrize(("is_rerun", "shown"), [(False, "Backfill"), (True, "Rerun")])
+def test_rerun_that_queues_like_a_backfill_is_shown_as_a_rerun(
+    admin_client: Client, is_rerun: bool, shown: str
+) -> None:
+    job = make_job()
+    original = make_run(job, state="failed") if is_rerun else None
+    run = make_run(job, NOON + SECOND, state="waiting", trigger="backfill", rerun_of=original)
+    page = re.sub(r"\s+", " ", page_of(admin_client, run))
+    assert f'<div class="readonly">{shown}</div>' in page
+    listed = admin_client.get(list_url("run"), {"state__exact": "waiting"}).content.decode()
+    assert f">{shown}</div>" in listed
+    job_page = admin_client.get(reverse("admin:django_dcron_job_change", args=[job.pk]))
+    assert f"<td>{shown}</td>" in job_page.content.decode()
 
 
 def test_deleted_node_is_named_without_link(admin_client: Client, job: Job) -> None:

@@ -148,7 +148,7 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
         The page's parts show all others. Fields of the job need the permission to view jobs.
         """
         sees_jobs = may_view(request, Job, self.admin_site)
-        fields = ["job_link" if sees_jobs else "job_name", "trigger"]
+        fields = ["job_link" if sees_jobs else "job_name", "shown_trigger"]
         if obj is not None:
             fields += ["rerun_of_link"] if obj.rerun_of_id else []
             fields += ["reruns"] if obj.is_final else []
@@ -190,6 +190,10 @@ class RunAdmin(RunListAdmin, AuditedAdmin[Run], ActionAdmin[Run]):
     @admin.display(description=gettext_lazy("keyword arguments"))
     def own_keyword_arguments(self, run: Run) -> str:
         return _own_arguments(redact_secrets(run.kwargs)) or render_muted(JOB_ARGUMENTS_NOTE)
+
+    @admin.display(description=gettext_lazy("trigger"))
+    def shown_trigger(self, run: Run) -> str:
+        return run.shown_trigger_label
 
     @admin.display(description=gettext_lazy("rerun of"))
     def rerun_of_link(self, run: Any) -> str:

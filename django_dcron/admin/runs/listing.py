@@ -101,7 +101,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
 
     @admin.display(description=gettext_lazy("scheduled"))
     def scheduled(self, run: Run) -> str:
-        trigger = "" if run.trigger == Trigger.SCHEDULE else run.get_trigger_display()
+        trigger = "" if run.trigger == Trigger.SCHEDULE else run.shown_trigger_label
         return format_html(
             "{}{}", render_time(run.scheduled_at, near=clock.now()), render_muted(trigger)
         )

@@ -220,18 +220,13 @@ def _cells(run: Run, first: Attempt | None, *, names_job: bool) -> list[Cell]:
 
 def _notes(run: Run) -> Iterator[str]:
     if run.trigger != Trigger.SCHEDULE:
-        yield _trigger_text(run)
+        yield run.shown_trigger
     if run.attempt > 1:
         yield f"attempt {run.attempt}"
     if run.missed_before:
         yield f"{run.missed_before} missed before"
     if run.reason:
         yield run.reason
-
-
-def _trigger_text(run: Run) -> str:
-    """Return what created the run. Reruns that queue have the trigger of a backfill."""
-    return Trigger.RERUN if run.rerun_of_id else run.trigger
 
 
 def _show_run(out: Output, run: Run, number: int | None) -> None:
@@ -272,7 +267,7 @@ def _run_fields(run: Run, first: Attempt | None) -> Iterator[tuple[str, Cell]]:
     yield "scheduled", time_text(run.scheduled_at)
     due_at = first.due_at if first else run.due_at
     yield "due", time_text(due_at) if due_at and due_at != run.scheduled_at else ""
-    yield "trigger", _trigger_text(run)
+    yield "trigger", run.shown_trigger
     yield "rerun of", str(run.rerun_of_id) if run.rerun_of_id else ""
     yield "follows", str(followed_run_id(run) or "")
     yield "followed by", ", ".join(f"{after.job} {after.pk}" for after in followers_of(run))

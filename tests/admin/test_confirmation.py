@@ -233,6 +233,16 @@ def test_cancellation_of_all_that_match_omits_runs_scheduled_in_the_future(
     assert ahead.state == "cancelled", "it was selected"
 
 
+def test_confirmation_says_if_all_that_match_are_omitted(admin_client: Client) -> None:
+    ahead = make_run(make_job(), database_now("default") + timedelta(hours=1))
+    empty = "The action applies to none of the selected items."
+    pages = [_ask(admin_client, "cancel", ahead, select_across=across) for across in (0, 1)]
+    assert [page.context["keys"] for page in pages] == [[ahead.pk], []]
+    assert [empty in page.content.decode() for page in pages] == [False, True]
+    assert 'type="submit" class="default"' not in pages[1].content.decode()
+    assert "tick" in pages[1].content.decode(), "how to cancel it"
+
+
 def test_all_failed_runs_that_match_are_rerun_once(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

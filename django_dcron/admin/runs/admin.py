@@ -105,8 +105,8 @@ ACTIONS: tuple[ObjectAction[Run], ...] = (
         apply_many=_cancel_many,
         explanation=gettext_lazy(
             "Runs that haven't started are cancelled immediately. Running ones are asked to stop. "
-            "If you select all rows of the list, runs whose scheduled time is in the future are "
-            "omitted."
+            "Runs that you tick are cancelled even if their scheduled time is in the future. The "
+            "link that selects all runs of the list omits such runs."
         ),
         confirm_label=lambda number: ngettext("Cancel run", "Cancel runs", number),
     ),

@@ -322,6 +322,7 @@ def test_cause_of_a_problem_is_no_muted_incident(now: datetime, problem: Problem
         consecutive_failures=5, failed=5, last_state="failed", last_finished_at=now
     )
     acknowledged = make_incident(job, "earlier", now - HOUR, IncidentState.ACKNOWLEDGED)
+    make_incident(job, "later", now - MINUTE, IncidentState.MUTED)
     other = make_idle_job()
     Statistics.objects.filter(pk=other.pk).update(
         consecutive_failures=5, failed=5, last_state="failed", last_finished_at=now

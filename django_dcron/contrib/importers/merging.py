@@ -123,12 +123,14 @@ def _new_state(
     if pause_of_job := pause_of_finished(before, updated, pause, options):
         return _NewState(pause_of_job)
     retimed = is_retimed(before, updated)
-    # A source that can't pause (a crontab) leaves a job as it is. A finished job counts as enabled.
-    enabled = pause.get("enabled", before.enabled or before.is_finished)
+    starts = options.take_over or options.shadow
+    overwritten = "enabled" in options.overwrite
+    # A source that can't pause (a crontab) leaves a job as it is, unless the job waits for its
+    # handover or the user overwrites its state. A finished job counts as enabled.
+    becomes_enabled = overwritten or (starts and awaits_handover(before))
+    enabled = pause.get("enabled", before.enabled or before.is_finished or becomes_enabled)
     if options.disabled or enabled == before.enabled:
         return _NewState()
-    overwritten = "enabled" in options.overwrite
-    starts = options.take_over or options.shadow
     if awaits_handover(before) and not (starts or overwritten):
         return _NewState()
     values = {

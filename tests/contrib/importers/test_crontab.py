@@ -1037,6 +1037,24 @@ def test_import_that_starts_jobs_of_a_crontab_says_that_cron_runs_them(
     assert "To compare first" not in call("import", str(file)).out
 
 
+def test_import_without_disabled_enables_the_jobs_of_a_disabled_import(
+    tmp_path: Path, settings: Settings
+) -> None:
+    settings.DCRON_COMMANDS = ["check"]
+    file = tmp_path / "crontab"
+    file.write_text("30 3 * * * python manage.py check\n")
+    assert call("import", str(file), "--apply", "--disabled").code == 0
+    assert call("import", str(file), "--apply", "--disabled", "--json").json["counts"]["same"] == 1
+    assert not Job.objects.get().enabled
+    assert call("import", str(file), "--apply", "--json").json["counts"]["change"] == 1
+    assert Job.objects.get().enabled
+    control.pause(Job.objects.get(), "incident 42")
+    assert call("import", str(file), "--apply", "--json").json["counts"]["same"] == 1
+    assert not Job.objects.get().enabled, "the pause of a person stays"
+    assert call("import", str(file), "--apply", "--overwrite", "enabled").code == 0
+    assert Job.objects.get().enabled
+
+
 def test_repeated_line_becomes_two_jobs() -> None:
     plans = compare_entries(read("0 1 * * * a\n0 1 * * * a\n").entries)
     assert len({plan.name for plan in plans}) == 2

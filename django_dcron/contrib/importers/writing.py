@@ -68,7 +68,6 @@ def apply_entry_plans(plans: Iterable[EntryPlan]) -> Iterator[EntryPlan]:
     ordered = _predecessors_first(list(plans))
     chained = [plan for plan in ordered if plan.existing is not None and plan.existing.after]
     for chunk in in_batches(ordered, SAVED_AT_ONCE):
-        forget_deletions([plan.deletion for plan in chunk if plan.job and plan.deletion])
         taken = _taken_keys(chunk)
         batch: list[EntryPlan] = []
         for plan in chunk:
@@ -145,10 +144,10 @@ def _taken_keys(plans: Sequence[EntryPlan]) -> set[tuple[str, str | None]]:
 
 def _write_batch(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
     to_save = [plan for plan in plans if plan.job is not None]
-    if not any(plan.ran_until or _begins_at_next_due(plan) for plan in to_save):
+    if not any(plan.ran_until or plan.deletion or _begins_at_next_due(plan) for plan in to_save):
         yield from _write_changes(plans)
     elif _error_of(partial(_save, to_save)) is not None:
-        # A refused job must not stay paused until its source's last run.
+        # A refused job must not stay paused until its source's last run, and stays deleted.
         yield from (_write(plan) if plan.job is not None else plan for plan in plans)
     else:
         yield from plans
@@ -252,6 +251,7 @@ def _save_all(plans: Sequence[EntryPlan], *, release_keys: bool) -> list[Job]:
         save_imported([(job, _replaced_origin(plan)) for plan, job in changed])
         _write_origins([pair for pair in pairs if _changes_only_origin(pair[0])], using)
         _claim_passed_starts(pairs)
+        forget_deletions([plan.deletion for plan in plans if plan.deletion])
         for plan, job in pairs:
             if plan.ran_until is not None and _is_running_shadow(plan):
                 _repeat_latest(job, plan.ran_until)

@@ -4,10 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from django.db import OperationalError
 
 from django_dcron import control
+from django_dcron.contrib.importers import writing
 from django_dcron.contrib.importers.comparison import (
     awaiting_handover,
     compare_entries,
@@ -127,6 +130,28 @@ def test_request_for_one_deleted_job_creates_no_other_one() -> None:
         ImportOutcome.DELETED,
     ]
     assert kinds(plan(*swapped)) == [ImportOutcome.SAME, ImportOutcome.DELETED]
+
+
+def test_refused_restore_keeps_the_deletion() -> None:
+    import_entries(entry("a", "1"), entry("b", "2"))
+    for job in Job.objects.all():
+        control.delete(job)
+    plans = plan(entry("a", "1"), entry("b", "2"), restore=["*"])
+    meanwhile = make_job(name="a")
+    assert kinds(list(apply_entry_plans(plans))) == [ImportOutcome.REFUSED, ImportOutcome.CREATE]
+    control.delete(meanwhile)
+    again = plan(entry("a", "1"), entry("b", "2"))
+    assert kinds(again) == [ImportOutcome.DELETED, ImportOutcome.SAME]
+
+
+def test_failed_restore_keeps_the_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    import_entries(entry())
+    control.delete(Job.objects.get())
+    plans = plan(entry(), restore=["a"])
+    with monkeypatch.context() as patched, pytest.raises(OperationalError):
+        patched.setattr(writing, "save_imported", Mock(side_effect=OperationalError("gone")))
+        list(apply_entry_plans(plans))
+    assert kinds(plan(entry())) == [ImportOutcome.DELETED]
 
 
 def test_name_of_several_deleted_jobs_does_not_hide_a_new_entry() -> None:

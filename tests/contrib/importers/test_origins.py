@@ -148,9 +148,10 @@ def test_failed_restore_keeps_the_deletion(monkeypatch: pytest.MonkeyPatch) -> N
     import_entries(entry())
     control.delete(Job.objects.get())
     plans = plan(entry(), restore=["a"])
-    with monkeypatch.context() as patched, pytest.raises(OperationalError):
+    with monkeypatch.context() as patched:
         patched.setattr(writing, "save_imported", Mock(side_effect=OperationalError("gone")))
-        list(apply_entry_plans(plans))
+        with pytest.raises(OperationalError):
+            list(apply_entry_plans(plans))
     assert kinds(plan(entry())) == [ImportOutcome.DELETED]
 
 

@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,8 @@ from django_dcron.contrib.importers.writing import why_refused
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Calendar, Job
 from django_dcron.utils.counts import number_of
+
+WITHOUT_CALENDAR = "calendar: the calendar can't be imported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,18 @@ def compare_calendars(source_calendars: Iterable[SourceCalendar]) -> list[Calend
 def calendars_to_save(plans: Iterable[CalendarPlan]) -> dict[str, Calendar]:
     """Return the calendars to save by name, for the comparison of the jobs that name them."""
     return {plan.name: plan.calendar for plan in plans if plan.calendar is not None}
+
+
+def refuse_without_calendar(
+    unwritten: Collection[str], plans: Iterable[EntryPlan]
+) -> list[EntryPlan]:
+    """Refuse the jobs that name a calendar in ``unwritten``."""
+    return [
+        replace(plan, outcome=ImportOutcome.REFUSED, reasons=(WITHOUT_CALENDAR,), job=None)
+        if plan.job is not None and plan.job.calendar_id in unwritten
+        else plan
+        for plan in plans
+    ]
 
 
 def refuse_for_problem_jobs(

@@ -84,6 +84,8 @@ class EntryPlan:
     """The time until which the source ran the entry. The job continues from there. None: now."""
     deletion: int | None = None
     """The key of the ``DeletedImport`` of a job that is created again."""
+    is_write_refused: bool = False
+    """Whether the entry could be imported when it was compared, but not when it was written."""
 
     @property
     def name(self) -> str:

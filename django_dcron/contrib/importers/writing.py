@@ -6,7 +6,7 @@ If a job's import key belongs to another job, the job is saved separately.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -45,19 +45,6 @@ CREATED_MEANWHILE = "created by someone else during the import; run the import a
 CONTINUES = "handover: continues after the last run in the source"
 """The reason of a pause that the same transaction ends. The audit log shows it."""
 ORIGIN_FIELDS = [field for field in Job._meta.concrete_fields if field.name in ORIGIN]
-WITHOUT_CALENDAR = "calendar: the calendar can't be imported"
-
-
-def refuse_without_calendar(
-    unwritten: Collection[str], plans: Iterable[EntryPlan]
-) -> list[EntryPlan]:
-    """Refuse the jobs that name a calendar in ``unwritten``."""
-    return [
-        replace(plan, outcome=ImportOutcome.REFUSED, reasons=(WITHOUT_CALENDAR,), job=None)
-        if plan.job is not None and plan.job.calendar_id in unwritten
-        else plan
-        for plan in plans
-    ]
 
 
 def apply_entry_plans(plans: Iterable[EntryPlan]) -> Iterator[EntryPlan]:
@@ -215,6 +202,7 @@ def _refusal(plan: EntryPlan, error: Exception) -> EntryPlan:
         changes={},
         kept={},
         job=None,
+        is_write_refused=True,
     )
 
 

@@ -37,8 +37,8 @@ from django_dcron.contrib.importers.sources import (
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.import_output import does_work, here_and_there
-from django_dcron.management.dcron.import_texts import refused_texts
+from django_dcron.management.dcron.import_output import here_and_there
+from django_dcron.management.dcron.import_texts import does_work, refused_texts
 from django_dcron.management.dcron.importing import (
     ImportResult,
     add_source_options,
@@ -155,8 +155,8 @@ def _running(result: ImportResult) -> int:
 
 
 def _show_unscheduled(out: Output, result: ImportResult, run: str) -> None:
-    """Show how many entries can't be imported, except those that are disabled in the source."""
-    refused = [plan for plan in result.plans if plan.outcome in PROBLEMS and plan.entry.is_enabled]
+    """Show how many entries can't be imported, except those that no scheduler runs."""
+    refused = [plan for plan in result.needed_plans if plan.outcome in PROBLEMS]
     scheduled = sum(does_work(working_job(plan)) for plan in refused)
     for text in refused_texts(len(refused) - scheduled, scheduled, run):
         out.line(f"! {text}; see above.", WARNING)
@@ -202,18 +202,18 @@ def _show_paused(out: Output, source: str, paused: list[str]) -> None:
         if len(paused) == 1:
             why, them = f"To see why: {shlex.join(['manage.py', 'dcron', 'show', *paused])}", "it"
         resume = shlex.join(["manage.py", "dcron", "resume", *paused])
-        texts = [why, f"To resume {them}: {resume}"]
-    out.line(f"! {'. '.join([f'{number} paused, as before', *texts])}", WARNING)
+        texts = [why, f"to resume {them}: {resume}"]
+    out.line(f"! {number} paused, as before. {'; '.join(texts)}", WARNING)
 
 
 def _not_taken_over(result: ImportResult) -> int:
     """Return the number of shadows that stay shadows, and of jobs that problems keep paused."""
     blocked = {
         plan.existing.pk
-        for plan in result.plans
+        for plan in result.needed_plans
         if plan.outcome in PROBLEMS and plan.existing and awaits_handover(plan.existing)
     }
-    return len(blocked | {job.pk for job in shadows_left(result.plans)})
+    return len(blocked | {job.pk for job in shadows_left(result.needed_plans)})
 
 
 def _show_next_step(out: Output, source: str) -> None:

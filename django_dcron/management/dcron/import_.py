@@ -79,7 +79,8 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--atomic",
         action="store_true",
-        help="with --apply: write all entries in one transaction, or none if one can't be imported",
+        help="with --apply: write all entries in one transaction, or none if one can't be imported,"
+        " apart from entries that are disabled in the source",
     )
     parser.add_argument(
         "--shadow",

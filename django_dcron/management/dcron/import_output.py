@@ -41,9 +41,12 @@ from django_dcron.management.dcron.import_settings import (
 from django_dcron.management.dcron.import_texts import (
     STYLES,
     changes_document,
+    disabled_text,
+    does_work,
     format_counts,
     is_disabled_problem,
     verb_of,
+    works_here,
 )
 from django_dcron.management.dcron.import_warnings import EntryWarnings, number_left_out
 from django_dcron.management.dcron.output import BAD, WARNING, Output
@@ -109,7 +112,7 @@ def show_entry_plans(
     print_missing_settings(out, contents, plans)
     starting = sum(map(_starts, plans))
     if starting and not source_stopped:
-        may_wait = not applied and not any(map(_worked_before, plans))
+        may_wait = not applied and not any(map(works_here, plans))
         if advice := _how_to_run_once(contents.source, starting, may_wait=may_wait):
             out.line(f"! {_will_run_here(starting, applied=applied)}. {advice}", WARNING)
     if runs_in_workers(contents.source):
@@ -117,8 +120,7 @@ def show_entry_plans(
     not_imported = [plan for outcome in NOT_IMPORTED for plan in plans if plan.outcome is outcome]
     warnings = EntryWarnings(not_imported)
     for plan in not_imported:
-        is_disabled = is_disabled_problem(contents, plan)
-        _show_plan(out, plan, applied=applied, is_disabled=is_disabled)
+        _show_plan(out, plan, applied=applied, disabled=disabled_text(contents, plan))
         warnings.show(out, plan)
     warnings.show_groups(out)
     disabled = Counter(plan.outcome for plan in plans if is_disabled_problem(contents, plan))
@@ -170,7 +172,7 @@ def _will_run_here(jobs: int, *, applied: bool) -> str:
 
 
 def _show_plan(
-    out: Output | ProgressBar, plan: EntryPlan, *, applied: bool, is_disabled: bool = False
+    out: Output | ProgressBar, plan: EntryPlan, *, applied: bool, disabled: str = ""
 ) -> None:
     verb = verb_of(plan.outcome, applied=applied)
     details = list(plan.reasons)
@@ -185,7 +187,7 @@ def _show_plan(
         details += _change_texts(plan.changes)
     if plan.outcome in NOT_IMPORTED:
         origin = plan.entry.origin if plan.entry.origin not in (plan.name, str(plan)) else ""
-        if about := ", ".join(filter(None, [origin, "disabled there" if is_disabled else ""])):
+        if about := ", ".join(filter(None, [origin, disabled])):
             details = [f"({about}) {detail}" for detail in details]
     for detail in details:
         out.line(f"{verb} {plan} {detail}", STYLES.get(plan.outcome, ""))
@@ -200,17 +202,6 @@ def _show_plan(
 def _starts(plan: EntryPlan) -> bool:
     """Return whether the import starts a job: an enabled one that isn't a shadow."""
     return plan.outcome in DIFFERENCES and does_work(plan.job) and not does_work(plan.existing)
-
-
-def _worked_before(plan: EntryPlan) -> bool:
-    """Return whether a job that was imported from the source already does the entry's work."""
-    job = plan.existing
-    return job is not None and bool(job.import_source) and does_work(job)
-
-
-def does_work(job: Job | None) -> bool:
-    """Return whether the job is enabled and not a shadow."""
-    return job is not None and job.enabled and not is_shadow(job.target)
 
 
 def _target_problem(plan: EntryPlan) -> str:

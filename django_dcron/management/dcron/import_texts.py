@@ -17,6 +17,7 @@ from django_dcron.contrib.importers.source_contents import SourceContents
 from django_dcron.jobs.representation import FIELDS, text_of
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 from django_dcron.models import Calendar, Job
+from django_dcron.targets.shadow import is_shadow
 from django_dcron.utils.counts import number_of
 
 STYLES = {
@@ -36,11 +37,36 @@ def verb_of(outcome: ImportOutcome, *, applied: bool) -> str:
 
 
 def is_disabled_problem(contents: SourceContents, plan: EntryPlan) -> bool:
-    """Return whether an entry that can't be imported is disabled in its scheduler.
+    """Return whether an entry can't be imported, and no scheduler runs it.
 
-    An export has no scheduler: someone wants its paused jobs, too.
+    An export has no scheduler: someone wants its paused jobs, too. An entry that was refused only
+    when it was written counts like an enabled one: its job may differ from the entry.
     """
+    return _is_disabled_there(contents, plan) and not plan.is_write_refused and not works_here(plan)
+
+
+def disabled_text(contents: SourceContents, plan: EntryPlan) -> str:
+    """Return that the scheduler doesn't run an entry that can't be imported; empty otherwise."""
+    if not _is_disabled_there(contents, plan):
+        return ""
+    if works_here(plan):
+        return "disabled there, but its job is enabled here: pause or delete it"
+    return "disabled there"
+
+
+def _is_disabled_there(contents: SourceContents, plan: EntryPlan) -> bool:
     return plan.outcome in PROBLEMS and bool(contents.source) and not plan.entry.is_enabled
+
+
+def works_here(plan: EntryPlan) -> bool:
+    """Return whether a job that was imported from the source already does the entry's work."""
+    job = plan.existing
+    return job is not None and bool(job.import_source) and does_work(job)
+
+
+def does_work(job: Job | None) -> bool:
+    """Return whether the job is enabled and not a shadow."""
+    return job is not None and job.enabled and not is_shadow(job.target)
 
 
 def format_counts(

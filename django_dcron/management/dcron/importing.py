@@ -29,7 +29,7 @@ from django_dcron.contrib.importers.sources import (
     WITHOUT_SHELL_PROBLEM,
     FileFormat,
 )
-from django_dcron.contrib.importers.writing import apply_entry_plans, refuse_without_calendar
+from django_dcron.contrib.importers.writing import apply_entry_plans
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidSchedule
@@ -114,6 +114,8 @@ class ImportResult:
     problems: int
     """The number of entries that can't be imported, except those that no scheduler runs."""
     applied: bool
+    needed_plans: Sequence[EntryPlan]
+    """The plans, except those of entries that can't be imported and that no scheduler runs."""
 
 
 def import_entries(out: Output, options: dict[str, Any], contents: SourceContents) -> ImportResult:
@@ -153,7 +155,8 @@ def import_entries(out: Output, options: dict[str, Any], contents: SourceContent
     if DIFFERENCES & {*outcomes} and not options["apply"] and not out.is_json:
         out.line("Nothing was written. To write, use --apply.")
     problems = _number_of_problems(contents, calendar_results, job_results)
-    return ImportResult(job_results, len(outcomes), problems, applied)
+    needed = [plan for plan in job_results if not is_disabled_problem(contents, plan)]
+    return ImportResult(job_results, len(outcomes), problems, applied, needed)
 
 
 def _number_of_problems(
@@ -161,15 +164,8 @@ def _number_of_problems(
 ) -> int:
     """Return how many entries can't be imported, except those that no scheduler runs."""
     return sum(calendar.outcome in PROBLEMS for calendar in calendar_results) + sum(
-        plan.outcome in PROBLEMS and (_runs_here(plan) or not is_disabled_problem(contents, plan))
-        for plan in plans
+        plan.outcome in PROBLEMS and not is_disabled_problem(contents, plan) for plan in plans
     )
-
-
-def _runs_here(plan: EntryPlan) -> bool:
-    """Return whether the job that was imported from the entry is enabled."""
-    job = plan.existing
-    return job is not None and bool(job.import_source) and job.enabled
 
 
 def _compare(
@@ -228,7 +224,7 @@ def _without_refused_calendars(
 ) -> tuple[list[CalendarPlan], Iterable[EntryPlan]]:
     """Refuse the jobs whose calendars are refused."""
     unwritten = {calendar.name for calendar in calendar_results if calendar.outcome in PROBLEMS}
-    return calendar_results, refuse_without_calendar(unwritten, plans)
+    return calendar_results, calendars.refuse_without_calendar(unwritten, plans)
 
 
 def _write_all(

@@ -3,7 +3,7 @@
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -20,10 +20,12 @@ from pytest_django import Settings
 from django_dcron.contrib.importers import celery_beat, celery_config, celery_entry, received_runs
 from django_dcron.contrib.importers.comparison import compare_entries
 from django_dcron.contrib.importers.cron_text import DAYS_NOT_EXPRESSIBLE
-from django_dcron.contrib.importers.entry_plans import ImportOutcome
+from django_dcron.contrib.importers.entry_plans import EntryPlan, ImportOutcome
 from django_dcron.contrib.importers.source_contents import EntryRefused, SourceEntry
+from django_dcron.contrib.importers.writing import apply_entry_plans
 from django_dcron.db.now import database_now
 from django_dcron.jobs import placement, saving
+from django_dcron.management.dcron import importing
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from tests import depth
@@ -703,9 +705,31 @@ def test_refused_row_whose_job_is_enabled_here_changes_the_exit_code() -> None:
     changed.interval = interval(500, "microseconds")["interval"]
     changed.enabled = False
     changed.save()
-    assert call("import", "django-celery-beat").code == 1
+    shown = call("import", "django-celery-beat")
+    assert shown.code == 1
+    assert "disabled there, but its job is enabled here" in shown.out
+    assert "1 refused." in shown.out
     assert call("pause", "a").code == 0
-    assert call("import", "django-celery-beat").code == 0
+    shown = call("import", "django-celery-beat")
+    assert (shown.code, "1 refused (1 disabled there)." in shown.out) == (0, True)
+
+
+@pytest.mark.parametrize("options", [(), ("--atomic",)])
+def test_disabled_row_that_is_refused_when_written_changes_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    row("good", **interval())
+    row("off", **interval(), enabled=False)
+
+    def apply_after_a_creation(plans: Iterable[EntryPlan]) -> Iterator[EntryPlan]:
+        compared = list(plans)
+        make_job(name="off")
+        return apply_entry_plans(compared)
+
+    monkeypatch.setattr(importing, "apply_entry_plans", apply_after_a_creation)
+    shown = call("import", "django-celery-beat", "--apply", *options)
+    assert (shown.code, "1 of 2 entries" in shown.err) == (1, True)
+    assert Job.objects.filter(name="good").exists() == (not options)
 
 
 def test_malformed_entries_do_not_stop_the_import() -> None:

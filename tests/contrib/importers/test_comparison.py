@@ -20,7 +20,6 @@ from django_dcron.contrib.importers.names import clean_name, with_distinct_names
 from django_dcron.contrib.importers.source_contents import SourceCalendar, SourceEntry
 from django_dcron.contrib.importers.writing import (
     apply_entry_plans,
-    refuse_without_calendar,
 )
 from django_dcron.jobs.sync import DECLARED_DISABLED, NO_LONGER_DECLARED, edited_fields
 from django_dcron.management.dcron.import_output import _change_texts
@@ -560,7 +559,9 @@ def test_calendar_changed_after_the_comparison_is_not_overwritten() -> None:
     assert [each.outcome for each in done] == [ImportOutcome.REFUSED] * 2
     assert "run the import again" in done[0].reasons[0]
     assert "already exists" in done[1].reasons[0]
-    written = list(apply_entry_plans(refuse_without_calendar({each.name for each in done}, plans)))
+    unwritten = {each.name for each in done}
+    allowed = import_calendars.refuse_without_calendar(unwritten, plans)
+    written = list(apply_entry_plans(allowed))
     assert [each.outcome for each in written] == [
         ImportOutcome.REFUSED,
         ImportOutcome.REFUSED,

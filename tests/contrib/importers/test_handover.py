@@ -1144,6 +1144,28 @@ def test_handover_fails_if_a_shadow_stays_a_shadow() -> None:
     assert (done.code, "1 job runs here" in done.err) == (1, True)
 
 
+@pytest.mark.parametrize("option", ["--disabled", "--shadow"])
+def test_refused_row_that_is_disabled_does_not_make_the_handover_incomplete(option: str) -> None:
+    """Its job waits, but neither scheduler runs it."""
+    from django_celery_beat.models import IntervalSchedule
+
+    crontab_row("ok", **twelve_hours_from_now())
+    refused = crontab_row("a", **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply", option).code == 0
+    refused.crontab = None
+    refused.interval = IntervalSchedule.objects.create(every=500, period="microseconds")
+    refused.save()
+    assert call("import", SOURCE, "--apply", option).code == 1
+    assert call("handover", SOURCE).code == 1
+    refused.enabled = False
+    refused.save()
+    assert call("import", SOURCE, "--apply", option).code == 0
+    assert call("handover", SOURCE).code == 0
+    done = call("handover", SOURCE, "--apply")
+    assert done.code == 0
+    assert "The handover is complete: 1 job runs here" in done.out
+
+
 def test_crontab_is_switched_as_the_refused_handover_says(
     tmp_path: Path, settings: Settings
 ) -> None:
@@ -1172,12 +1194,12 @@ def test_handover_names_the_jobs_that_stay_paused() -> None:
     assert (done.code, done.out.splitlines()[-1].partition(": ")[2]) == (0, "0 jobs run here.")
     (paused,) = [line for line in done.out.splitlines() if line.startswith("! 2 jobs stay paused")]
     assert "manage.py dcron show JOB" in paused, "the list doesn't contain the reasons"
-    assert paused.endswith("To resume them: manage.py dcron resume a b")
+    assert paused.endswith("to resume them: manage.py dcron resume a b")
     assert call("resume", "a").code == 0
     done = call("handover", SOURCE, "--apply")
     (paused,) = [line for line in done.out.splitlines() if line.startswith("! 1 job stays paused")]
-    assert "manage.py dcron show b." in paused
-    assert paused.endswith("To resume it: manage.py dcron resume b")
+    assert "manage.py dcron show b;" in paused
+    assert paused.endswith("to resume it: manage.py dcron resume b")
 
 
 @pytest.mark.parametrize("imports", [0, 2])

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 
 from django_dcron.schedules.sentence_times import (
     PARTS_OF_DAY,
@@ -63,6 +63,7 @@ _UNITS_SPELLED_OUT = {
 _EVERY = r"(?:every |each |on )?"
 _OF_MONTH = r"(?: of (?:the|every|each|a) month)"
 _ISO_DATE = r"(?:19[789]|20\d)\d-\d{2}-\d{2}"
+_ISO_TIME = rf"({_ISO_DATE})[T ](\d{{2}}:\d{{2}}(?::\d{{2}})?(?:Z|[+-]\d{{2}}:\d{{2}})?)"
 _START = rf"(?:(?:counted |starting )?from|starting|since)(?: on)? ({_ISO_DATE})"
 _REPEATED = r"every (?P<number>\d{1,3}|other) (?P<unit>weeks?|days?)(?: on (?P<days>.+))?"
 _EVERY_OTHER_DAY_OF_WEEK = rf"every (?:2nd|other) ({_DAY})|(?:biweekly|fortnightly) on ({_DAY})"
@@ -77,7 +78,8 @@ _SINGLE_TIME = re.compile(
 _NEAR_DAY = "(?:today|tonight|tomorrow)"
 _REPEATING = re.compile(
     r"\b(?:every|each|hourly|daily|nightly|weekly|biweekly|fortnightly|monthly|quarterly|yearly"
-    r"|annually|weekdays?|weekends?|from|since|starting|until)\b"
+    r"|annually|weekdays?|weekends?|from|since|starting|until|not|except|before|after|between"
+    r"|(?:mon|tues|wednes|thurs|fri|satur|sun)days)\b"
 )
 EXAMPLE_DATE = "2026-12-07"
 """The date of the schedule that is suggested for a single time without a date."""
@@ -127,12 +129,15 @@ def replace_sentences(text: str, today: date) -> str:
 def suggest_single_time(text: str) -> str:
     """Return schedule text for a single time, such as "tomorrow at 9"; empty for other text.
 
-    The date is that of the text if it has a single one, such as "2026-12-24", otherwise that of an
-    example: "tomorrow" depends on the current date. The time is that of the text if all words are
-    understood, otherwise that of the example.
+    The date and time are those of the text if all words are understood. The example has another
+    date and time. A text without a date gets the date of the example, because "tomorrow" depends on
+    the current date. A text without any time gets the time of the example.
     """
     if len(text) > MAX_LENGTH:
         return ""
+    if found := re.fullmatch(_ISO_TIME, text.strip().upper()):
+        moment = f"{found[1]}T{found[2]}"
+        return f"@at {moment if _is_iso_time(moment) else f'{EXAMPLE_DATE}T09:00'}"
     words = re.sub(rf"({_ISO_DATE})t(?=\d)", r"\1 ", _normalize(text))
     if not _SINGLE_TIME.search(words) or _REPEATING.search(words):
         return ""
@@ -141,7 +146,8 @@ def suggest_single_time(text: str) -> str:
     words, times = take_times(with_at(words))
     found = re.fullmatch(rf"(?:once ?)?(?:{_NEAR_DAY}|(?:on )?({_ISO_DATE}))?", words)
     if times is None or len(times) != 1 or not found or (found[1] or "") != day:
-        return f"@at {day or EXAMPLE_DATE}T09:00"
+        has_other_time = times != [] or re.search(r"\d", words.replace(day, ""))
+        return f"@at {EXAMPLE_DATE if has_other_time or not day else day}T09:00"
     (hour, minute) = times[0]
     return f"@at {day or EXAMPLE_DATE}T{hour:02}:{minute:02}"
 
@@ -247,6 +253,14 @@ def _recurrence(words: str, times: list[Time], today: date | None) -> str | None
         days = ",".join(_MONDAY_FIRST[weekday][:2] for weekday in sorted(weekdays))
         rule = f"FREQ=WEEKLY;INTERVAL={number};BYDAY={days}"
     return "\n".join(f"@rrule {start}T{hour:02}:{minute:02} {rule}" for hour, minute in times)
+
+
+def _is_iso_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _date(text: str) -> date | None:

@@ -432,12 +432,24 @@ def test_disabling_in_code_clears_the_end_of_a_pause_by_a_user() -> None:
         synced()
         assert the_job().paused_until == until
     with code(enabled=False):
-        synced()
-        assert (the_job().pause_reason, the_job().paused_until) == (sync.DECLARED_DISABLED, None)
+        (change,) = synced()
+        assert change.startswith("update report paused_until: 2090-01-01")
+        assert (the_job().pause_reason, the_job().paused_until) == ("stocktaking", None)
         # A user may still enable and then pause the job.
         pausing.pause(pausing.resume(the_job()), "stocktaking", until)
         assert synced() == []
         assert the_job().paused_until == until
+
+
+def test_pause_by_a_user_stays_if_code_disables_and_enables_the_job() -> None:
+    with code():
+        synced()
+        pausing.pause(the_job(), "stocktaking", datetime(2090, 1, 1, tzinfo=UTC))
+    with code(enabled=False):
+        synced()
+    with code():
+        assert any(line.startswith("keep report enabled: ") for line in synced())
+        assert (the_job().enabled, the_job().pause_reason) == (False, "stocktaking")
 
 
 def test_undeclared_job_does_not_resume_at_the_end_of_its_pause() -> None:

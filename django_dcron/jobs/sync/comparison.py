@@ -227,7 +227,8 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
         assign(candidate, values)
         candidate.full_clean(validate_constraints=False)  # its names don't change
         details = []
-        for name in updates:
+        loses_only_end = "paused_until" in values and "enabled" not in values
+        for name in [*updates, *(["paused_until"] if loses_only_end else [])]:
             field = JOB_FIELDS[name]
             old, new = field.change_texts(field.json_of(job), field.json_of(candidate))
             details.append(f"{name}: {old} -> {new}")
@@ -275,8 +276,8 @@ def _merge_fields(job: Job, wanted: dict[str, Any]) -> tuple[dict[str, Any], dic
 def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """Return the new values of ``enabled`` and its reason, or nothing if they stay.
 
-    A person's pause stays. A pause by a sync or by the end of a schedule ends when its cause is
-    gone.
+    A person's pause stays, but loses its end if code disables the job. A pause by a sync or by the
+    end of a schedule ends when its cause is gone.
     """
     is_declared_again = not job.enabled and job.pause_reason == NO_LONGER_DECLARED
     was_finished = job.is_finished
@@ -284,6 +285,8 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
     was_enabled_in_code = (job.declared or {}).get("enabled", True)
     is_disabled_now = wanted.get("enabled") is False and was_enabled_in_code
     ends_automatically = job.paused_until is not None
+    if ends_automatically and is_disabled_now and is_paused_by_person(job):
+        return {"paused_until": None}
     if (
         "enabled" in values
         or is_declared_again

@@ -10,9 +10,9 @@ Invariants:
 - The same key and name match first, then a unique name, then the key. An entry that takes over
   the name of another one therefore also takes over its job.
 - A job without an origin matches by its name. A job from another source never matches.
-- An entry without a job is *deleted here* if a job with the entry's key was deleted. A deleted job
-  with the entry's name counts, too, if no other entry and no other deleted job has the name. A job
-  that an import created again no longer counts.
+- An entry without a job is *deleted here* if a job with the entry's key was deleted. Otherwise, a
+  deleted job with the entry's name counts, if no other entry and no other deleted job has the name.
+  A job that an import created again no longer counts.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _with_deletions(matches: list[EntryMatch], source: str) -> list[EntryMatch]:
 
     def deletion_of(match: EntryMatch) -> int | None:
         named = by_name.get(match.source_name) if times[match.source_name] == 1 else None
-        return named or by_key.get(stored_key(match.entry))
+        return by_key.get(stored_key(match.entry)) or named
 
     return [
         match if match.job is not None else replace(match, deletion=deletion_of(match))

@@ -130,6 +130,8 @@ def test_request_for_one_deleted_job_creates_no_other_one() -> None:
         ImportOutcome.DELETED,
     ]
     assert kinds(plan(*swapped)) == [ImportOutcome.SAME, ImportOutcome.DELETED]
+    control.delete(Job.objects.get())
+    assert kinds(plan(*swapped)) == [ImportOutcome.DELETED, ImportOutcome.DELETED]
 
 
 def test_refused_restore_keeps_the_deletion() -> None:

@@ -157,7 +157,7 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
         named = count_with_names(waiting.filter(import_source=source))
         paused = number_of(named.number, "paused job waits", "paused jobs wait")
         report.further_notes.append(
-            f"{paused} for the handover from {source}, imported with --disabled or handed back: "
+            f"{paused} for the handover from {source}: "
             f"{named.listed}. To list all: manage.py dcron list --paused --source {source}"
         )
 

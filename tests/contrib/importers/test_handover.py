@@ -1099,7 +1099,7 @@ def test_doctor_names_the_jobs_that_wait_for_the_handover() -> None:
     assert not noted()
     assert call("handover", SOURCE, "--back", "--apply").code == 0
     (note,) = noted()
-    assert "2 paused jobs wait" in note
+    assert f"2 paused jobs wait for the handover from {SOURCE}: " in note
     assert [name in note for name in ("first", "second", "by-hand")] == [True, True, False]
     assert "first" in call("list", "--paused", "--source", SOURCE).out
 

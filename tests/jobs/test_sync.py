@@ -225,6 +225,13 @@ def test_sync_prints_the_command_that_resets_a_kept_field(
         assert command() == f"{MATCHES}{DECLARED}"
 
 
+def test_kept_field_with_several_lines_is_shown_in_one_line() -> None:
+    with code(description="Daily."):
+        synced()
+        edit(description="Mine.\nAsk Ann.")
+        assert any(r"description: Mine.\nAsk Ann. (code: Daily.;" in line for line in synced())
+
+
 def test_no_command_that_resets_a_kept_field_contains_a_secret() -> None:
     with targets.isolated_registry():
         cron("@daily", name="report", kwargs={"password": "s3cret"})(secretive)
@@ -849,6 +856,8 @@ def test_check_and_dry_run_list_the_edited_fields_that_code_does_not_name() -> N
         assert command("--check") == shown, "an edit isn't a difference"
         kept = {line.split(":")[0] for line in shown.splitlines() if line.startswith("kept")}
         assert kept == {f"kept report {name}" for name in ("queue", "tags", "timeout")}
+        assert 'kept report tags: ["mine"] (default: []; ' in shown
+        assert "kept report timeout: 9m (code: 1m; " in shown
         assert {*sync.declared_texts(the_job())} == {"queue", "tags", "timeout"}, "as in the admin"
         assert "kept report queue" not in command(), "each deployment would repeat it"
         out = StringIO()

@@ -76,15 +76,22 @@ def messages_of(error: ValidationError) -> tuple[str, ...]:
     )
 
 
-def kept_text(job: Job, field: DocumentField, declared: Any) -> str:
+def kept_text(job: Job, field: DocumentField, declared: Any, label: str = "code") -> str:
     """Return the values of a field that a person changed, and the command that resets it.
 
+    Line breaks are escaped, because the output has one line per field.
     ``declared`` is JSON. A value with secrets has no command, because no command may show them.
+    ``label`` says where ``declared`` comes from.
     """
-    texts = [f"code: {field.text(declared)}"]
+    texts = [f"{label}: {_in_one_line(field.text(declared))}"]
     if command := _reset_command(str(job), field, declared):
         texts.append(f"to reset: {command}")
-    return f"{field.name}: {field.text(field.json_of(job))} ({'; '.join(texts)})"
+    here = _in_one_line(field.text(field.json_of(job)))
+    return f"{field.name}: {here} ({'; '.join(texts)})"
+
+
+def _in_one_line(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\n", "\\n")
 
 
 def _reset_command(job: str, field: DocumentField, declared: Any) -> str:

@@ -68,7 +68,7 @@ def undeclared_edits() -> list[SyncChange]:
             continue  # the plan contains the error
         edited = _edited_definition_fields(job) - named.keys()
         details = [
-            kept_text(job, field, stored_default(field))
+            kept_text(job, field, stored_default(field), "default")
             for name, field in JOB_FIELDS.items()
             if name in edited
         ]

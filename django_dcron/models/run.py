@@ -301,7 +301,8 @@ class Run(models.Model):
 
         Unlike ``dispatched_at``, this includes a delivery that no longer counts, such as one before
         a freeze. A retry keeps ``queued_at`` of the attempt before it, which was sent before the
-        retry was due.
+        retry was due. A run that waited for another run or a limit has no ``queued_at`` until it is
+        sent again.
         """
         is_of_attempt = self.queued_at and (self.attempt == 1 or self.queued_at > self.due_at)
         return self.queued_at if self.deliveries or is_of_attempt else None

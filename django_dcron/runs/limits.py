@@ -195,7 +195,7 @@ def _pass_on(
     if woken := [run_id for run_id in chosen if run_id != joining]:
         # None has been sent since it began to wait.
         runs().waiting().filter(pk__in=woken).update(
-            state=State.PENDING, node="", deliveries=0, reason=""
+            state=State.PENDING, node="", queued_at=None, deliveries=0, reason=""
         )
     return chosen
 

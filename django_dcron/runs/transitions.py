@@ -141,7 +141,13 @@ def release_backfilled(run_id: UUID, due_at: datetime) -> bool:
     backfilled = runs().waiting().filter(pk=run_id, trigger=Trigger.BACKFILL)
     return bool(
         backfilled.update(
-            state=State.PENDING, due_at=due_at, node=NOBODY, deliveries=0, reason="", **NO_SLOT
+            state=State.PENDING,
+            due_at=due_at,
+            node=NOBODY,
+            queued_at=None,
+            deliveries=0,
+            reason="",
+            **NO_SLOT,
         )
     )
 
@@ -194,7 +200,8 @@ def wake_next(job_id: int) -> Run | None:
         "slot": Slot.RUNNING,
         "slot_number": 0,
         "node": NOBODY,
-        "deliveries": 0,  # not sent since it began to wait
+        "queued_at": None,  # not sent since it began to wait
+        "deliveries": 0,
         "reason": "",
     }
     try:

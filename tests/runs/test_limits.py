@@ -111,6 +111,17 @@ def test_runs_wait_once_the_limit_is_reached_and_start_in_order_of_due_time(limi
     assert state_of(last) == "waiting"
 
 
+def test_woken_run_has_not_been_sent(limit: Limit) -> None:
+    """A worker took the message before the run waited. Nothing but another message starts it."""
+    runs = make_limited(limit, 3)
+    Run.objects.update(state="queued", queued_at=database_now("default"), deliveries=1)
+    for run in runs:
+        deliver(reread(run))
+    assert end(reread(runs[0]))
+    woken = reread(runs[2])
+    assert (woken.state, woken.deliveries, woken.sent_at) == (State.PENDING, 0, None)
+
+
 def test_each_key_has_its_own_places() -> None:
     limit = control.save_limit(
         Limit(name="customers", max_running=1, key="customer:{kwargs[customer_id]}")

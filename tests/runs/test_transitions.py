@@ -207,7 +207,7 @@ def test_transition_changes_no_other_run(name: str) -> None:
         "mark_waiting": {"slot": None, "reason": "why", "due_at": NOW},
         "mark_waiting_in_backfill": {"reason": "why", "due_at": LATER},
         "retry": {"reason": "why", "due_at": LATER, "deliveries": 0, "node": "", "attempt": 2},
-        "wake_next": {"reason": "", "node": "", "due_at": NOW},
+        "wake_next": {"reason": "", "node": "", "due_at": NOW, "queued_at": None},
         "mark_cancel_requested": {"reason": "why"},
     }.items(),
 )
@@ -238,6 +238,7 @@ def test_only_waiting_backfilled_run_is_released(state: State, trigger: str) -> 
     given = {
         "trigger": trigger,
         "node": "a",
+        "queued_at": NOW,
         "deliveries": 2,
         "reason": "why",
     }
@@ -253,7 +254,7 @@ def test_only_waiting_backfilled_run_is_released(state: State, trigger: str) -> 
     assert transitions.release_backfilled(run.pk, LATER)
     run.refresh_from_db(), other.refresh_from_db()
     assert (run.state, run.due_at, run.slot, run.slot_number) == ("pending", LATER, None, 0)
-    assert (run.node, run.deliveries, run.reason) == ("", 0, "")
+    assert (run.node, run.deliveries, run.sent_at, run.reason) == ("", 0, None, "")
     assert (other.state, other.slot, other.slot_number) == ("waiting", Slot.BACKFILL, 8)
 
 
@@ -283,7 +284,7 @@ def test_woken_run_has_not_been_sent() -> None:
     run = make_run(job, State.WAITING, queued_at=database_now("default"), deliveries=2)
     assert transitions.wake_next(job.pk) == run
     run.refresh_from_db()
-    assert (run.state, run.deliveries, run.dispatched_at) == (State.PENDING, 0, None)
+    assert (run.state, run.deliveries, run.sent_at) == (State.PENDING, 0, None)
 
 
 def test_waiting_backfilled_run_is_not_woken_by_wake_next() -> None:

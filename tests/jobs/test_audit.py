@@ -16,6 +16,8 @@ from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs import pausing
 from django_dcron.jobs.audit.actor import Actor, acting, acting_as, current_actor
 from django_dcron.jobs.audit.differences import CONTEXT, names_of_changes
+from django_dcron.jobs.audit.entries import logged_changes_of
+from django_dcron.jobs.queued_reruns import rerun_selected
 from django_dcron.models import AuditEntry, Calendar, Job, Run, Statistics, Via
 from django_dcron.targets.redaction import CHANGED_MASK, MASK
 from tests.factories import forget_entries, make_idle_job, make_job, make_run
@@ -221,6 +223,18 @@ def test_backfill_is_recorded_once() -> None:
     # PostgreSQL orders the keys by their length.
     stored = dict(sorted(entry.after.items(), key=lambda pair: (len(pair[0]), pair[0])))
     assert names_of_changes({}, stored) == ["runs", "first", "last"]
+    assert logged_changes_of(job) == []
+
+
+def test_rerun_of_selected_runs_is_no_change_of_the_job() -> None:
+    job = make_idle_job()
+    run = make_run(job, "failed")
+    forget_entries()
+    rerun_selected([run])
+
+    (entry,) = entries()
+    assert (entry.action, entry.object_id) == ("rerun", str(job.pk))
+    assert logged_changes_of(job) == []
 
 
 def test_nodes_are_recorded_as_the_scheduler() -> None:

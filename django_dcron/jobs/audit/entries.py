@@ -6,6 +6,7 @@ Invariants:
   an entry, such as the end of a schedule. Writes without ``control`` don't change the version.
 - The entries about a job's runs belong to the runs, so they don't slow down reading the job's
   changes.
+- A backfill or a rerun of a selection has an entry of the job but changes no field of it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from django_dcron.utils.time_parsing import parse_datetime
 
 READ = 500
 """The maximum number of entries to read, the latest ones."""
+ABOUT_NEW_RUNS = (AuditAction.BACKFILL, AuditAction.RERUN)
+"""The actions of a job's entries that create runs and don't change the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ def entries_of(row: Model) -> AuditEntryQuerySet:
 
 def logged_changes_of(job: Job) -> list[LoggedChange]:
     """Return the changes of the job, oldest first."""
-    latest = entries_of(job).exclude(action=AuditAction.BACKFILL).order_by("-at", "-pk")[:READ]
+    changes = entries_of(job).exclude(action__in=ABOUT_NEW_RUNS)
+    latest = changes.order_by("-at", "-pk")[:READ]
     return [read_change(entry) for entry in reversed(latest)]
 
 

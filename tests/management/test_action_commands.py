@@ -1271,6 +1271,32 @@ def test_rerun_selects_runs_of_a_job_by_state_and_time() -> None:
     assert (code, "no runs of idle match" in message) == (0, True)
 
 
+def test_rerun_of_a_selection_says_once_for_each_job_why_the_new_runs_wait() -> None:
+    job, other = make_idle_job(name="idle", namespace="shop"), make_idle_job(name="other")
+    for each in (job, job, other):
+        make_run(each, "failed")
+    control.pause(job)
+    control.freeze("deploy", "shop")
+    code, shown = document("rerun", "--all", "--state", "failed", "--since", "1h", "--yes")
+    assert code == 0
+    told: dict[str, list[list[str]]] = {}
+    for result in shown["results"]:
+        starts = [caution["message"].split(": ")[0] for caution in result["cautions"]]
+        told.setdefault(result["job"], []).append(starts)
+    no_node = "No node that serves the job is running"
+    assert told == {
+        str(job): [["The job is paused", "Frozen", no_node], []],
+        str(other): [[no_node]],
+    }
+    make_node(namespace="shop")
+    make_run(other, "failed")
+    make_run(job, "failed")
+    control.unfreeze("shop")
+    control.resume(job)
+    code, message = call("rerun", "--all", "--state", "failed", "--since", "1h", "--yes")
+    assert (code, message.count(no_node), "Frozen" in message) == (0, 1, False)
+
+
 def test_rerun_refuses_an_unclear_or_too_large_selection(monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(make_idle_job(name="idle"), "missed")
     for arguments, problem in (

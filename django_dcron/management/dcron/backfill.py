@@ -15,15 +15,14 @@ from django_dcron import control
 from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.start_caution import backfill_cautions
 from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.exceptions import DcronError, InvalidSchedule
 from django_dcron.jobs import backfill as backfilling
 from django_dcron.jobs.backfill import UNSUCCESSFUL, Backfill
 from django_dcron.management.dcron import option_values
+from django_dcron.management.dcron.delay_cautions import DelayCautions
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.freezes import freeze_text
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
@@ -37,7 +36,7 @@ from django_dcron.management.dcron.output import (
 )
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_watch import DatabaseOutage
-from django_dcron.models import Freeze, Job, Run
+from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import FINAL, State, Trigger
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.messages import with_full_stop
@@ -100,7 +99,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         if options["dry_run"]:
             _print_occurrences(output, job, planned, every=options["verbosity"] > 1)
         _print(output, job, planned, options["dry_run"])
-    cautions = _cautions(job, options["dry_run"]) if planned.occurrences else []
+    cautions: list[str] = []
+    if planned.occurrences:
+        cautions += backfill_cautions(job)
+        cautions += [] if options["dry_run"] else DelayCautions().of(job)
     if not output.is_json:
         for caution in cautions:
             output.line(caution, WARNING)
@@ -211,23 +213,6 @@ def _rerun_selection(job: Job, planned: Backfill) -> str:
         f"{shlex.quote(str(job))} {states} "
         f"--since {since.astimezone(zone).isoformat()} --until {until.astimezone(zone).isoformat()}"
     )
-
-
-def _cautions(job: Job, dry_run: bool) -> list[str]:
-    """Return what the user should know: about the runs and, if they exist, why none starts yet."""
-    cautions = backfill_cautions(job)
-    if dry_run:
-        return cautions
-    if job.is_paused:
-        cautions.append("The job is paused: the runs start when it is resumed.")
-    freezes = Freeze.objects.using(alias_for(Freeze)).in_force()
-    cautions += map(freeze_text, freezes.covering(job.namespace))
-    if not any(map(cluster.is_live, cluster.nodes(job.namespace))):
-        cautions.append(
-            "No node that serves the job is running: the runs start when one starts (manage.py "
-            "runcron)."
-        )
-    return cautions
 
 
 def _wait(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,6 +21,7 @@ from django_dcron.jobs.queued_reruns import (
 )
 from django_dcron.management.dcron import bulk_actions, option_values
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan, SkippedRow
+from django_dcron.management.dcron.delay_cautions import DelayCautions
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
@@ -127,7 +128,7 @@ def _plan_of_selected(runs: Sequence[Run]) -> Plan[Run]:
     return Plan(
         [each for each in actions if each.row.pk in latest],
         "rerun",
-        _rerun_selected,
+        _rerun_in_batches(),
         RERUN_AT_ONCE,
         noun="run",
         skipped=[
@@ -173,15 +174,25 @@ def _rerun(run: Run) -> ActionOutcome:
     return _outcome(control.rerun(run), cautions)
 
 
-def _rerun_selected(runs: Sequence[Run]) -> list[ActionOutcome | Exception]:
-    made = rerun_selected(runs)
-    cautions = cache(target_cautions)  # the search for similar names of targets takes long
+def _rerun_in_batches() -> Callable[[Sequence[Run]], list[ActionOutcome | Exception]]:
+    """Return the ``apply`` of the plan. The first new run of each job says why it waits."""
+    target = cache(target_cautions)  # the search for similar names of targets takes long
+    delays = DelayCautions()
     already_rerun = NotPossible(ALREADY_RERUN, code="run_again")
-    results = ((run, made.get(run.pk, already_rerun)) for run in runs)
-    return [
-        _outcome(result, cautions(run.job.target)) if isinstance(result, Run) else result
-        for run, result in results
-    ]
+    jobs_told: set[int] = set()
+
+    def outcome(run: Run, made: Run | NotPossible) -> ActionOutcome | Exception:
+        if not isinstance(made, Run):
+            return made
+        delayed = [] if run.job_id in jobs_told else delays.of(run.job)
+        jobs_told.add(run.job_id)
+        return _outcome(made, (*target(run.job.target), *delayed))
+
+    def apply(runs: Sequence[Run]) -> list[ActionOutcome | Exception]:
+        made = rerun_selected(runs)
+        return [outcome(run, made.get(run.pk, already_rerun)) for run in runs]
+
+    return apply
 
 
 def _outcome(made: Run, cautions: tuple[str, ...]) -> ActionOutcome:

@@ -1,0 +1,41 @@
+"""Warn users who create runs that queue like a backfill why the runs don't start yet."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis import cluster
+from django_dcron.management.dcron.freezes import freeze_text
+from django_dcron.models import Freeze, Job
+from django_dcron.utils.messages import with_full_stop
+
+
+class DelayCautions:
+    """The cautions of several jobs. Freezes and nodes are read once."""
+
+    def of(self, job: Job) -> list[str]:
+        """Return why new runs of the job wait: a pause, freezes, or no live node."""
+        cautions = []
+        if job.is_paused:
+            cautions.append("The job is paused: the runs start when it is resumed.")
+        cautions += [
+            with_full_stop(freeze_text(freeze))
+            for freeze in self._freezes
+            if freeze.extent.covers(job.namespace)
+        ]
+        if not self._served & {"", job.namespace}:
+            cautions.append(
+                "No node that serves the job is running: the runs start when one starts (manage.py "
+                "runcron)."
+            )
+        return cautions
+
+    @cached_property
+    def _freezes(self) -> list[Freeze]:
+        return list(Freeze.objects.using(alias_for(Freeze)).in_force())
+
+    @cached_property
+    def _served(self) -> set[str]:
+        """The namespaces of the live nodes. Empty: the node serves all namespaces."""
+        return {node.namespace for node in cluster.nodes() if cluster.is_live(node)}

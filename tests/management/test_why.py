@@ -140,6 +140,21 @@ def test_time_of_manual_run_is_in_the_zone_of_the_site(system: System, settings:
     assert "Asia/Tokyo" in document["meaning"]
 
 
+def test_headline_names_no_run_if_several_were_created_at_that_time(db: None) -> None:
+    job, at = make_idle_job(), datetime(2026, 1, 14, 10, 5, tzinfo=UTC)
+    Job.objects.update(created_at=at - timedelta(days=1))
+    Cursor.objects.update(placed_at=at - timedelta(days=1))
+    for seconds, state in ((3, "failed"), (7, "succeeded")):
+        time = at + timedelta(seconds=seconds, milliseconds=500)
+        run = make_run(job, state, trigger="manual", scheduled_at=time, due_at=time)
+    out = call("why", str(job), at.isoformat()).out
+    assert out.splitlines()[0] == f"{job}: no occurrence"
+    assert not re.search(r"^run ", out, re.MULTILINE)
+    Run.objects.exclude(pk=run.pk).delete()
+    out = call("why", str(job), at.isoformat()).out
+    assert out.splitlines()[0] == f"{job}, run {run.pk}: succeeded"
+
+
 def test_time_with_runs_in_both_zones_names_the_command_for_the_other_run(
     system: System, settings: Settings
 ) -> None:

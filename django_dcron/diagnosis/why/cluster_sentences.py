@@ -16,6 +16,7 @@ from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.workload import latest_worker_replies
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.models import Attempt, Freeze, Job, Run
+from django_dcron.policies.health.workers import IDLE_QUEUE_AFTER
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs.deliveries import redelivered_after
 
@@ -70,12 +71,12 @@ def worker_sentences(data: ExplanationData, run: Run) -> list[Sentence]:
     queue = queue_name(data.job.target, data.job.queue)
     if settings.DISPATCHER == "thread" or not queue:
         return []
-    sentences = [
-        *_idle_queue_sentences(data, run, queue),
-        *_redelivery_sentences(data, run, queue),
-    ]
-    text = _("If no worker of the queue “%(queue)s” is running, start one.")
-    sentences.append(Sentence("needs_worker", text, queue=queue))
+    sentences = [*_idle_queue_sentences(data, run, queue)]
+    if _is_served(data, queue):
+        sentences += _redelivery_sentences(data, run, queue)
+    else:
+        text = _("If no worker of the queue “%(queue)s” is running, start one.")
+        sentences.append(Sentence("needs_worker", text, queue=queue))
     if _may_lack_task(data, queue):
         text = _("Restart workers that were started before django-dcron was installed.")
         sentences.append(Sentence("restart_workers", text))
@@ -103,20 +104,24 @@ def _idle_queue_sentences(data: ExplanationData, run: Run, queue: str) -> Iterat
 
 
 def _redelivery_sentences(data: ExplanationData, run: Run, queue: str) -> Iterator[Sentence]:
-    """Say when a node sends a queued run again, if workers that answer the nodes can execute it."""
-    workers = latest_worker_replies(data.live_nodes) or ()
-    is_served = any(
-        queue in worker.queues and worker.executes and not worker.unknown_runs for worker in workers
-    )
-    if run.state != State.QUEUED or run.queued_at is None or not is_served:
+    """Say when a node sends a queued run again that a worker should have started by now."""
+    if run.state != State.QUEUED or run.queued_at is None:
         return
     at = run.queued_at + redelivered_after(run.deliveries)
-    if at > data.now:
+    if run.queued_at + IDLE_QUEUE_AFTER <= data.now < at:
         text = _(
             "Workers of the queue “%(queue)s” answer the nodes. If they are idle, the message was "
             "lost, and a node sends the run again soon after %(at)s."
         )
         yield Sentence("sent_again", text, queue=queue, at=data.format_time(at))
+
+
+def _is_served(data: ExplanationData, queue: str) -> bool:
+    """Return whether workers that answer the nodes can execute runs from the queue."""
+    workers = latest_worker_replies(data.live_nodes) or ()
+    return any(
+        queue in worker.queues and worker.executes and not worker.unknown_runs for worker in workers
+    )
 
 
 def _may_lack_task(data: ExplanationData, queue: str) -> bool:

@@ -16,7 +16,7 @@ from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.diagnosis.why.explanation import explain
 from django_dcron.diagnosis.why.latest import explain_latest
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
-from django_dcron.models import Cursor, Job, Node, Run
+from django_dcron.models import Cursor, Freeze, Job, Node, Run
 from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import SystemStatus
@@ -229,6 +229,22 @@ def test_why_names_the_past_freeze_that_delayed_a_missed_occurrence(
     assert order == ["frozen_all", "claimed_late"], "the cause first"
     missed = Run.objects.filter(state="missed").values_list("reason", flat=True)
     assert all("deploy" in reason for reason in missed)
+
+
+def test_why_does_not_name_a_freeze_as_the_cause_of_an_earlier_claim(clock: ManualClock) -> None:
+    """No node ran at first. The freeze began after a node had claimed the run."""
+    job, due, claimed = make_job(schedule="@never"), START + MINUTE, START + 2 * MINUTE
+    started = START + 20 * MINUTE
+    times = {"due_at": due, "claimed_at": claimed, "started_at": started, "finished_at": started}
+    make_run(job, "succeeded", scheduled_at=due, **times)
+    clock.advance(3 * MINUTE)
+    control.freeze("deploy", until=START + 19 * MINUTE)
+    clock.advance(HOUR)
+    order = [code for code in codes(explain(job, due)) if code in ("frozen_all", "claimed_late")]
+    assert order == ["claimed_late", "frozen_all"]
+    Freeze.objects.update(since=due)
+    order = [code for code in codes(explain(job, due)) if code in ("frozen_all", "claimed_late")]
+    assert order == ["frozen_all", "claimed_late"]
 
 
 def test_why_names_the_past_freeze_that_delayed_a_start(clock: ManualClock) -> None:

@@ -60,8 +60,8 @@ from django_dcron.targets.shadow import NOT_EXECUTED
 
 LATER_READ_LIMIT = 10
 
-FREEZE_CODES = {"frozen_namespace", "frozen_all", "freeze_reason", "freeze_ends", "freeze_ended"}
-"""The codes of ``freeze_sentences``."""
+DETAILS_OF_FREEZE = {"freeze_reason", "freeze_ends", "freeze_ended"}
+"""The codes of the sentences that follow the first one about a freeze (``freeze_sentences``)."""
 
 NOTHING_DUE = (WhyVerdict.NO_OCCURRENCE, WhyVerdict.NOT_CREATED, WhyVerdict.NOT_DUE)
 """Verdicts about a time at which no occurrence was due."""
@@ -186,9 +186,8 @@ def _outcome_of(data: ExplanationData, occurrence: datetime | None) -> Explained
             sentences = [_counted_under_other_definition(data, run), *changed_since(data)]
             return ExplainedOccurrence(WhyVerdict.CHANGED, sentences, run)
     elif occurrence and (run := _counting_run(data, occurrence)):
-        sentences = _with_causes(
-            [*_counted_sentences(data, run)], _causes_of_delay(data, occurrence, run.claimed_at)
-        )
+        causes = _causes_of_delay(data, occurrence, run.claimed_at)
+        sentences = _with_causes(data, occurrence, [*_counted_sentences(data, run)], causes)
         return ExplainedOccurrence(WhyVerdict.COVERED, sentences, run)
     if occurrence is None:
         return explain_no_occurrence(data)
@@ -214,18 +213,29 @@ def run_outcome(
         sentences.append(Sentence("replaced_by_newer", text, run_at=at, run_id=str(newer.pk)))
     sentences += _rerun_sentences(data, run)
     causes = [each for each in _circumstances(data, run) if each not in stated]
-    return ExplainedOccurrence(WhyVerdict(run.state), _with_causes(sentences, causes), run)
+    sentences = _with_causes(data, run.scheduled_at, sentences, causes)
+    return ExplainedOccurrence(WhyVerdict(run.state), sentences, run)
 
 
-def _with_causes(sentences: list[Sentence], causes: Iterable[Sentence]) -> list[Sentence]:
+def _with_causes(
+    data: ExplanationData,
+    occurrence: datetime,
+    sentences: list[Sentence],
+    causes: Iterable[Sentence],
+) -> list[Sentence]:
     """Add the causes at the end, but freezes before the late claim that they explain."""
-    freezes: list[Sentence] = []
-    others: list[Sentence] = []
+    late = next((n for n, each in enumerate(sentences) if each.code == "claimed_late"), None)
+    if late is None:
+        return [*sentences, *causes]
+    delaying = [next(freeze_sentences(data, [each])) for each in data.delaying_freezes(occurrence)]
+    causes_of_claim: dict[bool, list[Sentence]] = {True: [], False: []}
+    explains_claim = False
     for cause in causes:
-        (freezes if cause.code in FREEZE_CODES else others).append(cause)
-    codes = [each.code for each in sentences]
-    position = codes.index("claimed_late") if "claimed_late" in codes else len(codes)
-    return [*sentences[:position], *freezes, *sentences[position:], *others]
+        if cause.code not in DETAILS_OF_FREEZE:
+            explains_claim = cause in delaying
+        causes_of_claim[explains_claim].append(cause)
+    sentences[late:late] = causes_of_claim[True]
+    return [*sentences, *causes_of_claim[False]]
 
 
 def _rerun_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:

@@ -130,16 +130,24 @@ class ExplanationData:
 
     def freezes_met(self, due_at: datetime, until: datetime) -> list[Freeze]:
         """The ended freezes that delayed an occurrence, and those that began before ``until``."""
+        return [
+            freeze
+            for freeze in self._freezes_around(due_at)
+            if due_at < freeze.since < until
+            or (freeze.extent.delayed(due_at) and not freeze.extent.is_in_force(self.now))
+        ]
+
+    def delaying_freezes(self, due_at: datetime) -> list[Freeze]:
+        """The freezes that delayed an occurrence, in force or not."""
+        return [each for each in self._freezes_around(due_at) if each.extent.delayed(due_at)]
+
+    def _freezes_around(self, due_at: datetime) -> list[Freeze]:
+        """The latest freezes, and those before them if the latest ones began later."""
         found = list(self.freezes)
         for freeze in self.freezes:
             if freeze.since > due_at + USUAL_START_DELAY:  # it may have met an earlier one
                 found += earlier_freezes(freeze)
-        return [
-            freeze
-            for freeze in found
-            if due_at < freeze.since < until
-            or (freeze.extent.delayed(due_at) and not freeze.extent.is_in_force(self.now))
-        ]
+        return found
 
     @property
     def live_nodes(self) -> list[Node]:

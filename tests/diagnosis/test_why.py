@@ -19,8 +19,8 @@ from django_dcron import control
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.why import other_jobs
-from django_dcron.diagnosis.why.explanation import Answer, explain
-from django_dcron.diagnosis.why.explanation_data import OTHER_RUNS_READ_LIMIT
+from django_dcron.diagnosis.why.explanation import Answer, explain, run_outcome
+from django_dcron.diagnosis.why.explanation_data import OTHER_RUNS_READ_LIMIT, ExplanationData
 from django_dcron.diagnosis.why.latest import explain_latest
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
@@ -596,6 +596,45 @@ def test_latest_answer_names_a_rerun_once() -> None:
     answer = explain_latest(job, database_now("default"))
     assert {"rerun_later"} == {"manual_later", "rerun_later", "rerun"} & set(codes(answer))
     assert params(answer, "rerun_later")["run_id"] == str(rerun.pk)
+
+
+def test_latest_answer_describes_the_rerun_of_the_explained_run() -> None:
+    job = make_job()
+    failed = make_run(job, state="failed", **run_times())
+    ended = {"state": "failed", "trigger": "rerun", "rerun_of": failed}
+    reruns = []
+    for number in (1, 2):
+        at = NOON + number * MINUTE + SECOND / 2
+        reruns.append(make_run(job, at, claimed_at=at, **ended, **run_times(at)))
+        answer = explain_latest(job, NOON + 10 * MINUTE)
+        assert codes(answer) == ["failed", "rerun", "failed"]
+        named = params(answer, "rerun")
+        assert (named["count"], named["run_id"]) == (number, str(reruns[-1].pk))
+        assert answer.run == failed
+
+    # It queued like a backfill, for the time of the original.
+    at = NOON + 5 * MINUTE
+    make_run(job, NOON + MINUTE / 4, claimed_at=at, **ended | {"trigger": "backfill"})
+    answer = explain_latest(job, NOON + 10 * MINUTE)
+    assert (codes(answer), params(answer, "rerun")["count"]) == (["failed", "rerun"], 3)
+
+
+def test_rerun_counts_only_later_reruns() -> None:
+    job = make_job(schedule="@never")
+    failed = make_run(job, state="failed", trigger="manual")
+    first, last = (
+        make_run(job, at, state="failed", trigger="rerun", rerun_of=failed, claimed_at=at)
+        for at in (NOON + MINUTE, NOON + 2 * MINUTE)
+    )
+    data = ExplanationData(job, NOON, show_nodes=True)
+
+    def named(run: Run) -> list[tuple[int, str]]:
+        found = [each for each in run_outcome(data, run).sentences if each.code == "rerun"]
+        return [(each.params["count"], each.params["run_id"]) for each in found]
+
+    assert named(failed) == [(2, str(last.pk))]
+    assert named(first) == [(1, str(last.pk))]
+    assert named(last) == []
 
 
 def test_scheduled_run_is_found_after_many_manual_runs() -> None:

@@ -239,9 +239,11 @@ def _with_causes(
 
 
 def _rerun_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
-    """Name the latest rerun of a run, or of the same original, if it isn't the run itself."""
+    """Count the later reruns of a run, or of the same original, and name the latest one."""
     reruns = data.reruns_of(run) if run.is_final else []
-    if not reruns or reruns[-1].pk == run.pk:
+    if run in reruns:
+        reruns = reruns[reruns.index(run) + 1 :]
+    if not reruns:
         return
     latest = reruns[-1]
     text = ngettext(

@@ -37,10 +37,7 @@ def explain_latest(job: Job, now: datetime) -> Answer:
     added = (*_cause_of_auto_pause(data, described=run), *_end_of_schedule(data))
     answer = replace(answer, sentences=(*answer.sentences, *added))
     if run is not None and not (answer.run and answer.run.pk == run.pk):
-        outcome = run_outcome(data, run, stated=answer.sentences)
-        earlier = [each for each in answer.sentences if each.params.get("run_id") != str(run.pk)]
-        sentences = (*earlier, _created_later(data, run), *outcome.sentences)
-        answer = replace(answer, sentences=sentences, run=answer.run or run)
+        answer = _with_later_run(data, answer, run)
     unstated = [
         freeze
         for freeze in data.freezes_in_force()
@@ -48,6 +45,21 @@ def explain_latest(job: Job, now: datetime) -> Answer:
     ]
     sentences = (*_shadow_sentences(job), *answer.sentences, *freeze_sentences(data, unstated))
     return replace(answer, sentences=sentences)
+
+
+def _with_later_run(data: ExplanationData, answer: Answer, run: Run) -> Answer:
+    """Add what became of ``run``. Of the reruns of the explained run, only the latest is added."""
+    outcome = run_outcome(data, run, stated=answer.sentences)
+    earlier = [each for each in answer.sentences if each.params.get("run_id") != str(run.pk)]
+    rerun = next((each for each in answer.sentences if each.code == "rerun"), None)
+    explained = answer.run
+    if rerun and explained and run.rerun_of_id == (explained.rerun_of_id or explained.pk):
+        added = [] if rerun in earlier else outcome.sentences
+        end = answer.sentences.index(rerun) + 1
+        sentences = (*answer.sentences[:end], *added, *answer.sentences[end:])
+        return replace(answer, sentences=sentences)
+    sentences = (*earlier, _created_later(data, run), *outcome.sentences)
+    return replace(answer, sentences=sentences, run=explained or run)
 
 
 def _shadow_sentences(job: Job) -> Iterator[Sentence]:

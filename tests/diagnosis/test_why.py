@@ -1452,6 +1452,20 @@ def test_auto_paused_job_names_its_latest_failure_and_how_to_resume(is_manual: b
     assert not {"latest_failure", "how_to_resume"} & {*codes(by_person)}
 
 
+def test_latest_failure_of_an_auto_paused_job_is_the_run_that_failed_last() -> None:
+    job = make_job()
+    rerun = make_run(job, NOON - HOUR, state="failed", **run_times(NOON + MINUTE))
+    make_run(job, state="failed", reason="ValueError: no beans", **run_times())
+    reason = f"{pausing.AUTO_PAUSED}2 consecutive failed runs"
+    Job.objects.filter(pk=job.pk).update(enabled=False, pause_reason=reason)
+
+    answer = explain_latest(Job.objects.get(pk=job.pk), NOON + 2 * MINUTE - SECOND)
+
+    (sentence,) = (each for each in answer.sentences if each.code == "latest_failure")
+    assert sentence.params["command"] == f"manage.py dcron history {rerun.pk}"
+    assert ": ." not in sentence, "the run has no reason"
+
+
 def test_later_run_says_what_became_of_it_without_repeating_why_work_stands_still() -> None:
     job = make_job(queue="reports")
     waiting = {"state": "queued", "queued_at": NOON}

@@ -23,6 +23,9 @@ from django_dcron.targets.base import first_line
 from django_dcron.targets.shadow import is_shadow
 from django_dcron.utils.messages import with_full_stop
 
+FAILED_READ_LIMIT = 200
+"""The maximum number of failed runs that are compared to find the latest failure."""
+
 
 def explain_latest(job: Job, now: datetime) -> Answer:
     """Explain the job's last occurrence, or ``now`` if the job is paused or had no occurrence.
@@ -64,7 +67,7 @@ def _with_later_run(data: ExplanationData, answer: Answer, run: Run) -> Answer:
 
 def _shadow_sentences(job: Job) -> Iterator[Sentence]:
     if is_shadow(job.target):
-        text = _("The job is a shadow. Its runs execute nothing until the job is handed over.")
+        text = _("The job is a shadow. Its runs are recorded, but they execute nothing.")
         yield Sentence("shadow", text)
 
 
@@ -99,11 +102,18 @@ def _cause_of_auto_pause(data: ExplanationData, described: Run | None) -> Iterat
     job = data.job
     if job.enabled or not job.pause_reason.startswith(AUTO_PAUSED):
         return
-    failed = data.runs.filter(state=State.FAILED).order_by("-scheduled_at").first()
+    failed = _latest_failed_run(data)
     if failed is not None and failed != described:
-        text = _(
-            "The latest failed run was due at %(run_at)s: %(error)s To see its log and traceback: "
-            "%(command)s"
+        text = (
+            _(
+                "The latest failed run was due at %(run_at)s: %(error)s To see its log and "
+                "traceback: %(command)s"
+            )
+            if failed.reason
+            else _(
+                "The latest failed run was due at %(run_at)s. To see its log and traceback: "
+                "%(command)s"
+            )
         )
         values = {
             "run_at": data.format_time(failed.due_at),
@@ -114,6 +124,15 @@ def _cause_of_auto_pause(data: ExplanationData, described: Run | None) -> Iterat
     text = _("To resume the job when the cause is fixed: %(command)s")
     command = shlex.join(["manage.py", "dcron", "resume", str(job)])
     yield Sentence("how_to_resume", text, command=command)
+
+
+def _latest_failed_run(data: ExplanationData) -> Run | None:
+    """Return the run that failed last, among the failed runs with the latest times.
+
+    A rerun or a backfilled run may fail after a run with a later ``scheduled_at``.
+    """
+    failed = data.runs.filter(state=State.FAILED).order_by("-scheduled_at")[:FAILED_READ_LIMIT]
+    return max(failed, key=lambda run: run.finished_at or run.scheduled_at, default=None)
 
 
 def _latest_run_of_occurrence(data: ExplanationData) -> Run | None:

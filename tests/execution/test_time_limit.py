@@ -132,7 +132,9 @@ def test_code_that_ignores_the_timeout_is_recorded_as_timed_out(
     execute(run.pk, 1, worker="w")
     watcher.join()
     attempt = attempt_of(run)
-    assert (attempt.outcome, attempt.late_outcome) == (Outcome.TIMED_OUT, Outcome.SUCCEEDED)
+    assert attempt.outcome == Outcome.TIMED_OUT
+    # Before the code returns, the heartbeat may notice that the run has ended, and interrupt it.
+    assert attempt.late_outcome in (Outcome.SUCCEEDED, Outcome.CANCELLED)
     assert "did not stop within" in attempt.message
     assert attempt.log == "ignoring the timeout\n"
     assert state_of(run) == State.FAILED

@@ -235,7 +235,7 @@ def test_death_of_the_process_ends_the_whole_process_group(
         f"shell.ShellTarget('job', ['sh', '-c', {command!r}]).call(Invocation())"
     )
     with subprocess.Popen(
-        python(code),
+        [sys.executable, "-u", "-c", code],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": str(ROOT)},

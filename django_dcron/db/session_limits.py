@@ -28,6 +28,8 @@ from django_dcron.db.transaction_limits import (
 
 READ_TIMEOUT = timedelta(minutes=1)
 """How long a process may be idle between two reads of ``limited_lock_waits``."""
+READ_LOCK_TIMEOUT = timedelta(seconds=2)
+"""How long the reads of ``limited_lock_waits`` wait for a locked table."""
 
 
 class WaitLimits:
@@ -145,8 +147,8 @@ def brief_transaction(
 
 
 @contextmanager
-def limited_lock_waits(using: str, lock: timedelta) -> Iterator[None]:
-    """Let the reads in the block wait for at most ``lock`` if a table is locked.
+def limited_lock_waits(using: str) -> Iterator[None]:
+    """Let the reads in the block wait for at most ``READ_LOCK_TIMEOUT`` if a table is locked.
 
     They then fail as contention. An ``ALTER TABLE``, for example, locks its table. Within a
     transaction, and on SQLite, where a transaction could lock the database, there is no limit.
@@ -154,7 +156,7 @@ def limited_lock_waits(using: str, lock: timedelta) -> Iterator[None]:
     if connections[using].in_atomic_block or connections[using].vendor == "sqlite":
         yield
         return
-    with brief_transaction(using, READ_TIMEOUT, lock=lock):
+    with brief_transaction(using, READ_TIMEOUT, lock=READ_LOCK_TIMEOUT):
         yield
 
 

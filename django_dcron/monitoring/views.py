@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
@@ -35,8 +34,6 @@ logger = logging.getLogger("django_dcron.monitoring")
 
 DATABASE_UNUSABLE = "the database is unreachable or lacks the tables of django_dcron; see the log"
 DATABASE_LOCKED = "another session has locked tables of django_dcron in the database; see the log"
-LOCK_TIMEOUT = timedelta(seconds=2)
-"""How long ``health`` waits for a locked table."""
 
 View = Callable[[HttpRequest], HttpResponse]
 
@@ -79,7 +76,7 @@ def health(request: HttpRequest) -> RenderedResponse:
     """Return the health verdict that the dashboard and ``dcron doctor`` also show."""
     try:
         sees_jobs, sees_nodes = _may(request, "view_job"), _may(request, "view_node")
-        with limited_lock_waits(alias_for(Run), LOCK_TIMEOUT):
+        with limited_lock_waits(alias_for(Run)):
             verdict = assess(read_facts().visible(jobs=sees_jobs, nodes=sees_nodes))
             content = health_json.verdict_as_json(verdict)
             if sees_nodes:

@@ -16,7 +16,7 @@ from django.urls import reverse
 from pytest_django import Settings
 
 from django_dcron import control
-from django_dcron.admin.dashboard import health as dashboard_health
+from django_dcron.db import session_limits
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.jobs.representation import to_json
 from django_dcron.models import Job, Node, Run
@@ -259,8 +259,7 @@ def unfit(code: str, message: str) -> dict[str, Any]:
 def test_health_reports_a_locked_table(
     client: Client, admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "LOCK_TIMEOUT", timedelta(milliseconds=100))
-    monkeypatch.setattr(dashboard_health, "LOCK_TIMEOUT", timedelta(milliseconds=100))
+    monkeypatch.setattr(session_limits, "READ_LOCK_TIMEOUT", timedelta(milliseconds=100))
     with keeping_open(lock_runs):
         assert health(client) == (503, unfit("database_locked", views.DATABASE_LOCKED))
         page = admin_client.get(reverse("admin:index")).content.decode()

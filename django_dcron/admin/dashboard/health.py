@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -67,8 +67,6 @@ _LISTINGS: dict[Problem, FilteredList] = {
 
 LONGEST_CAUSE = 160
 """The maximum number of characters of a cause."""
-LOCK_TIMEOUT = timedelta(seconds=2)
-"""How long a page waits for a locked table. Then it shows that the health can't be read."""
 CACHE_SECONDS = 10.0
 _cache: dict[str, tuple[float, SystemFacts]] = {}
 """The facts that were read last, by database, with the monotonic time."""
@@ -121,7 +119,7 @@ def _cached_facts() -> SystemFacts:
 
 
 def _read_facts(now: datetime | None = None) -> SystemFacts:
-    with limited_lock_waits(alias_for(Run), LOCK_TIMEOUT):
+    with limited_lock_waits(alias_for(Run)):
         return read_facts(now=now)
 
 

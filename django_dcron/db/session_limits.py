@@ -68,7 +68,7 @@ class WaitLimits:
             self._impose_on_postgresql(connection, lock, silence)
         elif connection.vendor == "mysql":
             self._previous = self._read("@@SESSION.{}")
-            self._set(tuple(ceil(limit / timedelta(seconds=1)) for limit in (lock, silence)))
+            self._set(tuple(ceil(limit / timedelta(seconds=1)) for limit in (lock, silence, lock)))
         self._connection = connection.connection
 
     def _impose_on_postgresql(
@@ -101,7 +101,7 @@ class WaitLimits:
             return ["lock_timeout", "idle_in_transaction_session_timeout"]
         if connection.vendor != "mysql":
             return []
-        return ["innodb_lock_wait_timeout", "idle_transaction_timeout"]
+        return ["innodb_lock_wait_timeout", "idle_transaction_timeout", "lock_wait_timeout"]
 
     def _read(self, template: str, *others: str) -> tuple[Any, ...]:
         columns = [*(template.format(name) for name in self._names()), *others]

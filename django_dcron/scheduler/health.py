@@ -203,10 +203,10 @@ def _warnings(facts: NodeFacts) -> list[str]:
         since = f"{facts.database_unreachable_since:%Y-%m-%d %H:%M:%S} UTC"
         reasons.append(f"the database has been unreachable since {since}: {facts.database_error}")
     if facts.blocked_steps:
-        seconds = max(facts.blocked_steps.values())
+        steps = (f"{name} for {age:.0f} s" for name, age in sorted(facts.blocked_steps.items()))
         reasons.append(
-            "another transaction has locked rows or tables of django_dcron in the database: for "
-            f"{seconds:.0f} s, the node hasn't completed: {', '.join(sorted(facts.blocked_steps))}"
+            "another transaction has locked rows or tables of django_dcron in the database: the "
+            f"node hasn't completed {', '.join(steps)}"
         )
     if facts.lock_degraded:
         reasons.append("the lock server is unreachable: shards are assigned by hash")

@@ -132,7 +132,7 @@ class Runner:
             self.watchdog,
             self._backoff,
             draining=lambda: self._stopping.is_set(),
-            blocked_steps=self.ticker.long_blocked_steps,
+            blocked_steps=self.ticker.blocked_steps,
         )
         self._silent_connections = SilentConnections(name, self.clock.monotonic)
         self._health_monitor = HealthMonitor(

@@ -126,7 +126,7 @@ class Steps:
         """Return whether another transaction blocked the step at its last try."""
         return name in self._blocked
 
-    def long_blocked(self) -> dict[str, float]:
+    def blocked_steps(self) -> dict[str, float]:
         """Return the steps that are blocked for long, and for how many seconds.
 
         Any thread may call this.

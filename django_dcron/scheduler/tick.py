@@ -171,9 +171,9 @@ class Ticker:
     def _leads(self) -> bool:
         return bool(self.membership.shards)
 
-    def long_blocked_steps(self) -> dict[str, float]:
+    def blocked_steps(self) -> dict[str, float]:
         """Return the steps that other transactions block for long, and for how many seconds."""
-        return self._runner.long_blocked()
+        return self._runner.blocked_steps()
 
     def close(self) -> None:
         """Restore the connection's limits after the last tick."""

@@ -77,7 +77,10 @@ QUERIES = {
         "SELECT current_setting('lock_timeout'), "
         "current_setting('idle_in_transaction_session_timeout')"
     ),
-    "mysql": "SELECT @@SESSION.innodb_lock_wait_timeout, @@SESSION.idle_transaction_timeout",
+    "mysql": (
+        "SELECT @@SESSION.innodb_lock_wait_timeout, @@SESSION.idle_transaction_timeout, "
+        "@@SESSION.lock_wait_timeout"
+    ),
 }
 
 
@@ -93,10 +96,10 @@ def test_thread_limits_apply_to_new_connections_until_lifted() -> None:
     before, wait_limits = limits(), WaitLimits("default")
     for _ in range(2):
         wait_limits.impose(lock=timedelta(seconds=3), silence=timedelta(seconds=7))
-        assert limits() in (("3s", "7s"), (3, 7))
+        assert limits() in (("3s", "7s"), (3, 7, 3))
     connections["default"].close()
     wait_limits.impose(lock=timedelta(seconds=3), silence=timedelta(seconds=7))
-    assert limits() in (("3s", "7s"), (3, 7))
+    assert limits() in (("3s", "7s"), (3, 7, 3))
     wait_limits.lift()
     assert limits() == before
     wait_limits.lift()

@@ -67,8 +67,8 @@ WAITS = {"waiting": {"tick": 61.0}}
 WAITS_REASON = "the tick thread has been waiting for the database for 61 s"
 CLOCK_REASON = "the database clock jumped by -6.0 s: cluster time doesn't follow it yet"
 BLOCKED_REASON = (
-    "another transaction has locked rows or tables of django_dcron in the database: for 12 s, the "
-    "node hasn't completed: adopt, claim"
+    "another transaction has locked rows or tables of django_dcron in the database: the node "
+    "hasn't completed adopt for 10 s, claim for 12 s"
 )
 STARTS = {"at": None, "since": None, "ticked": False}
 

@@ -88,7 +88,7 @@ def test_step_that_stays_blocked_is_reported(
     for second in range(13):
         steps.run_due(listed)
         # The time between the tries of a step that runs rarely doesn't count.
-        assert steps.long_blocked() == ({"claim": second} if second >= 10 else {})
+        assert steps.blocked_steps() == ({"claim": second} if second >= 10 else {})
         clock.advance(1)
     warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert warnings == [
@@ -96,7 +96,7 @@ def test_step_that_stays_blocked_is_reported(
     ]
     is_blocked = False
     steps.run_due(listed)
-    assert steps.long_blocked() == {}
+    assert steps.blocked_steps() == {}
     claimed = [each for each in caplog.records if vars(each)["step"] == "claim"]
     assert claimed[-1].levelname == "WARNING", "the end of a warning is as important"
 
@@ -111,7 +111,7 @@ def test_step_that_leaves_some_rows_for_later_is_not_blocked_for_long(
         steps.run_due([TickStep("mark", mark)])
         clock.advance(1)
     assert steps.is_blocked("mark")
-    assert steps.long_blocked() == {}
+    assert steps.blocked_steps() == {}
 
 
 def test_step_that_the_node_no_longer_has_to_run_is_not_blocked(
@@ -123,7 +123,7 @@ def test_step_that_the_node_no_longer_has_to_run_is_not_blocked(
     for second in range(15):
         leads = second < 12
         steps.run_due([TickStep("claim", claim, when=partial(bool, leads))])
-        assert bool(steps.long_blocked()) is (10 <= second < 12)
+        assert bool(steps.blocked_steps()) is (10 <= second < 12)
         clock.advance(1)
 
 

@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from socket import gethostname
@@ -63,6 +64,10 @@ LATELY = timedelta(hours=1)
 """A job ran or failed lately if its last run finished within this time."""
 QUEUED_EXAMINED = 200
 """The number of queued runs whose queues are examined: the oldest undelivered and the latest."""
+RUNNING_EXAMINED = 1000
+"""The number of running runs that are counted by job if other runs wait."""
+BUSIEST_LISTED = 3
+"""The number of jobs that are named because most running runs are theirs."""
 LATEST_STARTS = 200
 """The number of latest starts that are searched for the last start from each queue."""
 
@@ -320,6 +325,8 @@ def _workers(
         "stuck": WaitingCount(stuck.number, stuck.first),
     }
     waiting = _undelivered_by_queue(runs, now) if summaries["undelivered"].number else {}
+    if waiting and facts["running"]:
+        facts["busiest"] = _busiest_jobs(runs)
     if waiting or any(not worker.executes for worker in node_facts["workers"] or ()):
         last_starts = _last_starts(attempts)
         facts["recent_queues"] = tuple(last_starts)
@@ -359,6 +366,13 @@ def _undelivered_by_queue(runs: RunQuerySet, now: datetime) -> dict[str, Waiting
         before = found.get(name, WaitingCount(0, due_at))
         found[name] = WaitingCount(before.number + 1, before.since)
     return found
+
+
+def _busiest_jobs(runs: RunQuerySet) -> tuple[tuple[str, int], ...]:
+    examined = runs.running().order_by().values_list("job", flat=True)[:RUNNING_EXAMINED]
+    most = dict(Counter(examined).most_common(BUSIEST_LISTED))
+    jobs = Job.objects.using(alias_for(Job)).only("namespace", "name").in_bulk([*most])
+    return tuple((str(jobs[key]), number) for key, number in most.items() if key in jobs)
 
 
 def _queues_of_latest_queued(runs: RunQuerySet) -> tuple[str, ...]:

@@ -604,6 +604,16 @@ def test_queues_are_judged_separately(now: datetime) -> None:
     assert problems() == {Problem.WORKERS_BEHIND}
 
 
+def test_jobs_that_keep_the_workers_busy_are_named(job: Job, now: datetime) -> None:
+    make_node()
+    flood, other = make_idle_job(name="flood"), make_idle_job(name="other")
+    for running in (flood, other, flood):
+        make_run(running, "running", attempt=1, heartbeat_at=now, started_at=now)
+    assert read_facts().busiest == (), "no run waits for long"
+    make_queued_run(job, now - HOUR)
+    assert read_facts().busiest == (("flood", 2), ("other", 1))
+
+
 def test_remedy_for_missing_workers_names_the_queues_of_the_latest_runs(now: datetime) -> None:
     """A run in another queue counts as soon as it is queued."""
     make_node()

@@ -377,6 +377,17 @@ def test_idle_workers_are_not_called_too_slow(running: int, last_start: datetime
     assert ("keep up" in str(issue.summary)) is bool(running)
 
 
+def test_busy_workers_are_named_by_queue_and_job() -> None:
+    waits: dict[str, Any] = {"workers": (worker(),), "queues": (queue(last=LATELY),), "running": 8}
+    busy = facts(**waits, last_start=LATELY, busiest=(("flood", 7), ("report", 1)))
+    (issue,) = assess(busy).issues
+    assert issue.named.names == ("celery",)
+    assert "queue celery can't keep up" in str(issue.summary)
+    assert str(issue.remedy).startswith("Running runs by job: flood (7), report (1). Start more")
+    (hidden,) = assess(busy.visible(jobs=False, nodes=True)).issues
+    assert (hidden.named.names, "flood" in str(hidden)) == ((), False)
+
+
 def test_unanswered_worker_ping_is_ignored_if_busy_or_idle() -> None:
     assert found(workers=(), last_start=LONG_AGO, running=1) == []
     assert found(workers=(), last_start=LONG_AGO, enabled_jobs=0) == []
@@ -856,7 +867,13 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
         ),
         (
             {"queued": 8, "missed": 9, "queues": (queue(last=LATELY),)},
-            (P.WORKERS_BEHIND, WARNING, LONG_AGO, {"queued": 8, "missed": 9}, NamedCount()),
+            (
+                P.WORKERS_BEHIND,
+                WARNING,
+                LONG_AGO,
+                {"queued": 8, "missed": 9},
+                NamedCount(1, ("celery",)),
+            ),
             {"age": "5 min", "queued": "8", "missed": "9", "period": "5 min"},
             {},
         ),
@@ -1185,6 +1202,7 @@ def test_facts_default_to_a_system_without_work() -> None:
         "long_runs": (),
         "freezes": (),
         "queues": (),
+        "busiest": (),
         "queues_of_latest_queued": (),
         "recent_queues": (),
         "versions": (),

@@ -176,6 +176,8 @@ class SystemFacts:
     """Since when the oldest of them waits for a worker. None: no run is queued."""
     running: int = 0
     """Runs that a worker executes, according to their heartbeats."""
+    busiest: tuple[tuple[str, int], ...] = ()
+    """The jobs with most running runs, and their numbers. Empty unless there are ``queues``."""
     queues: tuple[QueueFacts, ...] = ()
     """Queues with runs that no worker has started within ``redeliver_after``.
 
@@ -243,6 +245,7 @@ class SystemFacts:
                 failed_lately=facts.failed_lately.unnamed,
                 keep_failing=facts.keep_failing.unnamed,
                 auto_paused=facts.auto_paused.unnamed,
+                busiest=(),
                 long_runs=tuple(replace(run, job="") for run in facts.long_runs),
                 freezes=tuple(
                     replace(freeze, namespace="", reason="", frozen_by="")

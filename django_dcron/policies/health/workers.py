@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -21,20 +21,17 @@ from django_dcron.policies.health.problems import (
     age_text,
     bounded_number,
 )
+from django_dcron.policies.health.worker_remedies import (
+    CHECK_WORKERS,
+    check_workers,
+    raise_capacity,
+    start_a_worker,
+)
 from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
 
 IDLE_QUEUE_AFTER = timedelta(seconds=15)
 """From this time without a start, the verdict names the queued runs."""
-QUEUES_LISTED = 10
-"""A remedy names no further queues beyond this number, except those with the problem."""
-MORE_THREADS = _(
-    "Raise DCRON_THREADS (for coroutine functions DCRON_COROUTINES), start more nodes, or find out "
-    "what keeps the threads busy."
-)
-CHECK_WORKERS = _(
-    "Check that the workers are running. If other tasks keep them busy, start more workers."
-)
 
 
 def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
@@ -78,7 +75,7 @@ def _unstarted_runs(facts: SystemFacts) -> Iterator[Issue]:
             Problem.NO_WORKER,
             Severity.WARNING,
             TranslatableText(_("No Celery worker is responding to the nodes.")),
-            _start_a_worker(facts, ()),
+            start_a_worker(facts, ()),
             facts.last_start,
         )
 
@@ -222,7 +219,7 @@ def _no_worker(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
             age=age_text(facts.now - since),
             counts=_counts(facts, since, _("%(queued)s queued")),
         ),
-        _start_a_worker(facts, _names(queues), facts.queues_of_latest_queued),
+        start_a_worker(facts, _names(queues), facts.queues_of_latest_queued),
         since,
         {"queued": facts.queued, "missed": facts.missed},
     )
@@ -241,7 +238,7 @@ def _queue_unserved(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
             queued=bounded_number(queued),
             age=age_text(facts.now - since),
         ),
-        _start_a_worker(facts, _names(queues)),
+        start_a_worker(facts, _names(queues)),
         since,
         {"queues": named.number, "queued": queued},
         named,
@@ -250,35 +247,45 @@ def _queue_unserved(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
 
 def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
     since = _oldest(facts, queues)
+    counts = _counts(facts, since, _("%(queued)s queued, the oldest for %(age)s"))
     is_stalled = all(_is_long_ago(queue.last_start, facts) for queue in queues)
-    figures = {"queued": facts.queued, "missed": facts.missed}
-    text = _("Workers can't keep up: %(counts)s.")
     if queues and facts.workers and not facts.running and is_stalled:
-        text = _("Workers start no runs: %(counts)s.")
+        summary = TranslatableText(_("Workers start no runs: %(counts)s."), counts=counts)
         remedy = TranslatableText(
             _(
                 "If other tasks keep the workers busy, start more workers. If the workers are "
                 "idle, the messages were lost, and the nodes send them again within minutes."
             )
         )
-    elif facts.dispatcher == "thread":
-        remedy = TranslatableText(MORE_THREADS)
-    elif not facts.running:
-        text = _("No run is executing: %(counts)s.")
+    elif not facts.running and facts.dispatcher != "thread":
+        summary = TranslatableText(_("No run is executing: %(counts)s."), counts=counts)
         remedy = TranslatableText(CHECK_WORKERS)
     else:
-        remedy = TranslatableText(
-            _("Start more workers, or cancel runs: see manage.py dcron history --state running")
-        )
+        summary = _cannot_keep_up(facts, queues, counts)
+        remedy = raise_capacity(facts)
     return Issue(
         Problem.WORKERS_BEHIND,
         Severity.ERROR if is_stalled else Severity.WARNING,
-        TranslatableText(
-            text, counts=_counts(facts, since, _("%(queued)s queued, the oldest for %(age)s"))
-        ),
+        summary,
         remedy,
         since,
-        figures,
+        {"queued": facts.queued, "missed": facts.missed},
+        _queues_named(queues, facts),
+    )
+
+
+def _cannot_keep_up(
+    facts: SystemFacts, queues: Sequence[QueueFacts], counts: TranslatableText
+) -> TranslatableText:
+    names = _queues_named(queues, facts).names
+    if not names or facts.dispatcher == "thread":
+        return TranslatableText(_("Workers can't keep up: %(counts)s."), counts=counts)
+    return ngettext(
+        "Workers of the queue %(queues)s can't keep up: %(counts)s.",
+        "Workers of the queues %(queues)s can't keep up: %(counts)s.",
+        len(names),
+        queues=", ".join(names),
+        counts=counts,
     )
 
 
@@ -309,26 +316,9 @@ def _queue_stalled(facts: SystemFacts) -> Issue:
             age=age_text(facts.now - since),
             queued=bounded_number(facts.queued),
         ),
-        _check_workers(facts),
+        check_workers(facts),
         since,
         {"queued": facts.queued},
-    )
-
-
-def _check_workers(facts: SystemFacts) -> TranslatableText:
-    """Return the remedy for queued runs of which none starts. It names their queues."""
-    if facts.dispatcher == "thread":
-        return TranslatableText(MORE_THREADS)
-    queues = sorted({*facts.queues_of_latest_queued} - {""}) if facts.shows_queues else []
-    if not queues:
-        return TranslatableText(CHECK_WORKERS)
-    return ngettext(
-        "Check that a worker of the queue %(queues)s is running. If other tasks keep the workers "
-        "busy, start more workers.",
-        "Check that workers of the queues %(queues)s are running. If other tasks keep the workers "
-        "busy, start more workers.",
-        len(queues),
-        queues=", ".join(queues[:QUEUES_LISTED]),
     )
 
 
@@ -350,42 +340,6 @@ def _run_stuck(facts: SystemFacts) -> Issue:
 
 def _names(queues: Sequence[QueueFacts]) -> tuple[str, ...]:
     return tuple(sorted(queue.name for queue in queues if queue.name))
-
-
-def _start_a_worker(
-    facts: SystemFacts, queues: Sequence[str], other_queues: Iterable[str] = ()
-) -> TranslatableText:
-    """Return the remedy. It names all ``queues``, and ``other_queues`` if there aren't many."""
-    others = sorted({*other_queues} - {*queues, ""})[: max(QUEUES_LISTED - len(queues), 0)]
-    named = sorted([*queues, *others]) if facts.shows_queues else []
-    values = {"queues": ", ".join(named)}
-    match facts.dispatcher, bool(named):
-        case "celery", True:
-            return ngettext(
-                "Start a Celery worker for queue %(queues)s.",
-                "Start a Celery worker for queues %(queues)s.",
-                len(named),
-                **values,
-            )
-        case "celery", False:
-            return TranslatableText(_("Start a Celery worker."))
-        case "tasks", True:
-            return ngettext(
-                "Start a Django tasks worker for queue %(queues)s.",
-                "Start a Django tasks worker for queues %(queues)s.",
-                len(named),
-                **values,
-            )
-        case "tasks", False:
-            return TranslatableText(_("Start a Django tasks worker."))
-        case _, True:
-            return ngettext(
-                "Start a worker for queue %(queues)s.",
-                "Start a worker for queues %(queues)s.",
-                len(named),
-                **values,
-            )
-    return TranslatableText(_("Start a worker."))
 
 
 def _queues_named(queues: Sequence[QueueFacts], facts: SystemFacts) -> NamedCount:

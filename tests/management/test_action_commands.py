@@ -578,7 +578,7 @@ def test_selection_requires_confirmation_and_selects_jobs(
         (["--namespace", "nowhere", "*"], 2),
         (["--namespace", "default", "exp*"], 2),
         (["--namespace", "default", "shop/*"], 1),
-        (["shop/*", "--paused"], 1),
+        (["shop/*", "--search", "nothing"], 1),
     ],
 )
 @pytest.mark.parametrize("action", ["pause", "resume", "cancel", "run"])
@@ -1070,13 +1070,13 @@ def test_no_run_that_waits_for_its_jitter_remains_after_pause_and_cancel_of_all_
 def test_runs_to_cancel_are_selected_by_their_state() -> None:
     job, *_others = make_shop()
     queued, running = make_run(job, "queued"), make_run(job, "running")
-    code, shown = document("cancel", "shop/*", "--run-state", "queued", "--yes")
+    code, shown = document("cancel", "shop/*", "--state", "queued", "--yes")
     assert (code, [each["run"] for each in shown["results"]]) == (0, [str(queued.pk)])
     assert (
         "no queued or pending runs"
-        in (call("cancel", "shop/import", "--run-state", "queued", "--run-state", "pending")[1])
+        in (call("cancel", "shop/import", "--state", "queued", "--state", "pending")[1])
     )
-    code, message = call("cancel", str(queued.pk), str(running.pk), "--run-state", "queued")
+    code, message = call("cancel", str(queued.pk), str(running.pk), "--state", "queued")
     assert (code, message.count("refused: ")) == (1, 2)
     assert "is running. Only runs in the selected states are cancelled." in message
     running.refresh_from_db()
@@ -1095,7 +1095,7 @@ def test_run_that_starts_before_the_confirmation_is_not_cancelled(
 
     monkeypatch.setattr("sys.stdin", TerminalInput())
     monkeypatch.setattr("builtins.input", start_and_confirm)
-    code, message = call("cancel", "shop/*", "--run-state", "queued")
+    code, message = call("cancel", "shop/*", "--state", "queued")
     assert (code, message.count("refused: ")) == (1, 1)
     queued.refresh_from_db()
     started.refresh_from_db()

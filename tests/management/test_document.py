@@ -31,12 +31,15 @@ SELECTION = set(
 """The options that select and confirm jobs, documented once for several subcommands."""
 FILTERS = set(re.findall(OPTION, SECTIONS["list"])) - {"--json", "--limit"}
 """The options that filter jobs, documented once with ``list``."""
+BY_STATE = {"--state", "--enabled", "--paused", "--failing"}
+"""The filters of jobs by their state. Commands that select runs don't have them."""
 DOCUMENTED_ELSEWHERE = {
     # the options of runcron
     "start": {"--name", "--namespace", "--once", "--for", "--embedded", "--health-file", "--http"},
     "export": FILTERS,
-    "rerun": {"--namespace", "--tag", "--search", "--source", "--queue"},
-} | dict.fromkeys(("run", "set", "pause", "resume", "cancel"), SELECTION | FILTERS)
+    "cancel": (SELECTION | FILTERS) - BY_STATE,
+    "rerun": (SELECTION | FILTERS) - BY_STATE,
+} | dict.fromkeys(("run", "set", "pause", "resume"), SELECTION | FILTERS)
 
 
 def options_of(name: str) -> set[str]:

@@ -32,7 +32,7 @@ HELP = (
 EXAMPLES = """
 cancel 019a9f3c-5b7e-7123-8abc
 cancel nightly-report --reason "wrong month"
-cancel --queue shop --run-state queued --dry-run
+cancel --queue shop --state queued --dry-run
 """
 
 JOBS_PER_QUERY = 500
@@ -44,9 +44,10 @@ def add_arguments(parser: CommandParser) -> None:
         parser,
         metavar="RUN|JOB",
         help_text=f"{RUN_HELP}; or {JOB_HELP}, to cancel all its unfinished runs",
+        by_state=False,
     )
     parser.add_argument(
-        "--run-state",
+        "--state",
         action="append",
         default=[],
         choices=[state.value for state in State if state in UNFINISHED],
@@ -60,10 +61,10 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    selected = select(options, find_job_or_run)
+    selected = select(options, find_job_or_run, by_state=False)
     reason = bulk_actions.reason_with_user(options["reason"])
     output = Output(command, options)
-    states = options["run_state"] or UNFINISHED
+    states = options["state"] or UNFINISHED
     runs = {row.pk: row for row in selected.rows if isinstance(row, Run)}
     named = {*selected.named}
     ahead: set[UUID] = set()
@@ -74,7 +75,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         if is_ahead:
             (ahead if {run, run.job} & named else kept).add(run.pk)
     if not runs and not output.is_json:
-        output.line(f"Nothing to cancel: there are no {_kind(options['run_state'])} runs.")
+        output.line(f"Nothing to cancel: there are no {_kind(options['state'])} runs.")
         return
     actions = [bulk_actions.action_on_run(run) for run in runs.values()]
     plan = Plan(

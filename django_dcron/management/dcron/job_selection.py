@@ -142,14 +142,18 @@ class SelectedRows(Generic[T]):
     """
 
 
-def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]:
+def select(
+    options: dict[str, Any], find: Callable[[str], T], *, by_state: bool = True
+) -> SelectedRows[T]:
     """Return the selected rows, each once.
 
-    ``find`` returns the row, a job or a run, for an exact name or id.
+    ``find`` returns the row, a job or a run, for an exact name or id. Without ``by_state``,
+    ``--state`` isn't a state of jobs.
 
     ``--reason`` of ``resume`` is a filter, too. Raises ``CommandError`` if nothing is selected.
     """
-    names, filters = options["names"], filter_of(options)
+    names = options["names"]
+    filters = filter_of(options if by_state else {**options, "state": None})
     pause_reason: str | None = options.get("pause_reason")
     patterns = [name for name in names if is_pattern(name)]
     is_filtered = filters != JobFilter() or pause_reason is not None
@@ -165,7 +169,7 @@ def select(options: dict[str, Any], find: Callable[[str], T]) -> SelectedRows[T]
         raise usage_error("Filters can be combined with patterns, but not with names.")
     if not (names or is_filtered or options["all"]):
         own = ["--reason"] if "pause_reason" in options else []
-        own += ["--state"] if "state" in options else []
+        own += ["--state"] if by_state and "state" in options else []
         raise usage_error(
             "Nothing is selected. Name the jobs, or use a pattern, --namespace, --tag, --search, "
             f"--source, {', '.join(['--queue', *own])} or --all."

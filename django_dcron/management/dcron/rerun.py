@@ -74,9 +74,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    # ``--state`` is the state of the runs here, not of the jobs.
-    of_jobs = {name: value for name, value in options.items() if name != "state"}
-    selected = select(of_jobs, find_job_or_run)
+    selected = select(options, find_job_or_run, by_state=False)
     output = Output(command, options)
     runs = [row for row in selected.rows if isinstance(row, Run)]
     jobs = [row for row in selected.rows if isinstance(row, Job)]

@@ -7,13 +7,16 @@ Invariants:
 - Any other error ends the tick.
 - A blocked step is logged once, again as a warning if it stays blocked, and once more when it is no
   longer blocked.
+- A step that has processed all unlocked rows stays blocked only as long as one of the locked rows
+  has been locked at each try.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from uuid import UUID
 
 from django.db import OperationalError
 
@@ -25,12 +28,19 @@ logger = logging.getLogger("django_dcron.scheduler")
 
 LONG_BLOCKED = 10.0
 """After how many seconds a step counts as blocked for long: its work is late."""
-LONGEST_GAP = 5.0
-"""A step whose tries are further apart, in seconds, isn't known to be blocked in between."""
+TRIES_UNTIL_LONG = 3
+"""How many tries in a row must be blocked. Otherwise, two short locks would look like a long one if
+the step runs rarely.
+"""
 
 
 class StillLocked(OperationalError):
-    """A step skipped rows that another transaction has locked."""
+    """A step skipped runs that another transaction has locked, and processed the others."""
+
+    def __init__(self, runs: Collection[UUID]) -> None:
+        self.runs = frozenset(runs)
+        others = f" and {len(self.runs) - 1} more" if len(self.runs) > 1 else ""
+        super().__init__(f"another transaction has locked run {min(self.runs)}{others}")
 
 
 def _always() -> bool:
@@ -43,6 +53,9 @@ class _Block:
 
     since: float
     last_tried_at: float
+    error: OperationalError
+    """The runs of a ``StillLocked`` have been locked at each try. Other errors block all rows."""
+    tries: int = 1
     is_long: bool = False
     """Whether the warning has been logged."""
 
@@ -50,6 +63,19 @@ class _Block:
     def seconds(self) -> float:
         """How long the step has been blocked, as of its last try."""
         return self.last_tried_at - self.since
+
+    def continues(self, error: OperationalError, now: float) -> bool:
+        """Record another blocked try. Return False if only other runs than before are locked."""
+        if isinstance(error, StillLocked):
+            if isinstance(self.error, StillLocked):
+                runs = self.error.runs & error.runs
+                if not runs:
+                    return False
+                error = StillLocked(runs)
+            self.error = error
+        self.last_tried_at = now
+        self.tries += 1
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +108,7 @@ class Steps:
         errors = []
         for step in steps:
             if not step.when():
-                self._blocked.pop(step.name, None)  # this node has nothing to do for it any more
+                self._end_block(step)  # this node has nothing to do for it any more
             elif self._is_due(step):
                 self._on_activity()
                 if error := self.run(step):
@@ -98,29 +124,36 @@ class Steps:
                 raise
             self._record_block(step, error)
             return error
-        if (block := self._blocked.pop(step.name, None)) is not None:
-            level = logging.WARNING if block.is_long else logging.INFO
-            self._log(level, "contention_over", "step unblocked", step)
+        self._end_block(step)
         return None
 
     def _record_block(self, step: TickStep, error: OperationalError) -> None:
         now, block = self._monotonic(), self._blocked.get(step.name)
+        if block is not None and not block.continues(error, now):
+            if not block.is_long:
+                self._blocked[step.name] = _Block(now, now, error)
+                return
+            self._end_block(step)
+            block = None
         if block is None:
-            self._blocked[step.name] = _Block(now, now)
+            self._blocked[step.name] = _Block(now, now, error)
             self._log(logging.INFO, "contention", "step blocked", step, error=in_one_line(error))
-            return
-        if isinstance(error, StillLocked) or now - block.last_tried_at > LONGEST_GAP:
-            block.since = now  # the step has processed the unlocked rows, or wasn't tried meanwhile
-        block.last_tried_at = now
-        if block.seconds >= LONG_BLOCKED and not block.is_long:
+        elif (
+            block.seconds >= LONG_BLOCKED and block.tries >= TRIES_UNTIL_LONG and not block.is_long
+        ):
             block.is_long = True
             self._log(
                 logging.WARNING,
                 "contention",
                 f"step blocked for {block.seconds:.0f} s by another transaction",
                 step,
-                error=in_one_line(error),
+                error=in_one_line(block.error),
             )
+
+    def _end_block(self, step: TickStep) -> None:
+        if (block := self._blocked.pop(step.name, None)) is not None:
+            level = logging.WARNING if block.is_long else logging.INFO
+            self._log(level, "contention_over", "step unblocked", step)
 
     def is_blocked(self, name: str) -> bool:
         """Return whether another transaction blocked the step at its last try."""
@@ -132,9 +165,7 @@ class Steps:
         Any thread may call this.
         """
         blocked = dict(self._blocked)  # the thread of the ticks changes it
-        return {
-            name: block.seconds for name, block in blocked.items() if block.seconds >= LONG_BLOCKED
-        }
+        return {name: block.seconds for name, block in blocked.items() if block.is_long}
 
     def repeat(self, name: str) -> None:
         """Make the step due in the next tick, regardless of its interval."""

@@ -216,10 +216,9 @@ class Ticker:
         self.counts["dispatched"] += len(marked)
         if len(marked) < len(dispatched):
             marked_keys = {run.key for run in marked}
-            self.agenda.restore_dispatched(
-                [run for run in dispatched if run.key not in marked_keys]
-            )
-            raise StillLocked("some runs are locked; the others were marked")
+            locked = [run for run in dispatched if run.key not in marked_keys]
+            self.agenda.restore_dispatched(locked)
+            raise StillLocked([run.run_id for run in locked])
 
     def _mark_queued(self, dispatched: Iterable[DueRun]) -> None:
         deliveries.mark_queued(
@@ -311,7 +310,7 @@ class Ticker:
         )
         self.counts["adopted"] += self._add_to_agenda(adopted)
         if locked:
-            raise StillLocked(f"run {locked[0].run_id} is locked; the others were adopted")
+            raise StillLocked([run.run_id for run in locked])
 
     def _rescue(self, silence: timedelta) -> None:
         self.counts["rescued"] += rescue(

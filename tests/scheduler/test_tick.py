@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import OperationalError
@@ -306,7 +307,7 @@ def test_refused_run_that_could_not_be_ended_is_refused_again_after_a_while(
     with monkeypatch.context() as broken:
         broken.setattr(endings, "end_unstarted", raising(ValueError("can't be ended now")))
         if other_step_is_blocked:
-            broken.setattr(tick, "claim", raising(StillLocked("a row is locked")))
+            broken.setattr(tick, "claim", raising(StillLocked([UUID(int=1)])))
         node.pass_time(tick.RETRY_REFUSED_EVERY)
         assert len(failures()) == 1
         node.pass_time(1)
@@ -589,6 +590,8 @@ def test_other_runs_are_adopted_and_marked_while_a_row_is_locked(node: NodeUnder
             node.agenda.publish_due()
         node.ticker.tick()
         assert states() == ["pending", "queued", "pending", "queued"]
+        node.pass_time(12)
+        assert node.ticker.blocked_steps().keys() == {"mark", "adopt"}
         dispatched[1].delete()
     for _ in range(2):
         node.ticker.tick()
@@ -596,6 +599,7 @@ def test_other_runs_are_adopted_and_marked_while_a_row_is_locked(node: NodeUnder
     node.ticker.tick()
     del dispatched[1]
     assert states() == ["queued", "queued", "queued"]
+    assert node.ticker.blocked_steps() == {}
     node.ticker.close()
 
 

@@ -22,6 +22,17 @@ class OverlapPolicy(StrEnum):
         return self is not OverlapPolicy.ALLOW
 
 
+def is_queueing(overlap: OverlapPolicy, *, runs_backlog: bool) -> bool:
+    """Return whether several runs of the schedule may wait for the slot, in the order they are due.
+
+    ``runs_backlog``: whether the misfire policy is ``run_all``. Its late runs wait for each other
+    under ``skip`` and ``queue_one``, too.
+    """
+    if overlap in (OverlapPolicy.SKIP, OverlapPolicy.QUEUE_ONE):
+        return runs_backlog
+    return overlap is OverlapPolicy.QUEUE_ALL
+
+
 def read_overlap_policy(stored: str) -> OverlapPolicy:
     """Return the policy of a job's row. An unknown value becomes ``SKIP``, the strictest policy.
 

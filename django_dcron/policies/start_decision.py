@@ -21,6 +21,11 @@ Invariants:
 - Under ``skip``, no run is skipped because of a holder whose worker is silent, unless another run
   already waits. The run waits until the holder ends or is declared lost.
 - Under ``cancel_running``, the newest run wins, as deliveries may overtake one another.
+- Under ``queue_all``, and in the backlog of ``run_all``, runs of the schedule start in the order
+  of their due times. A run that could take the free slot leaves it to an older one that a worker
+  hasn't received yet.
+- Under ``run_all``, no run is skipped because of a holder that started after the run was due: the
+  two overlap only because both are late. The run waits.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from enum import Enum, auto
 from typing import Literal
 
 from django_dcron.policies.lifecycle import STARTABLE, State
-from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.policies.overlap import OverlapPolicy, is_queueing
 
 
 class Unknown(Enum):
@@ -52,6 +57,8 @@ class OtherRun:
     is_backfilled: bool
     is_silent: bool = False
     """Whether its last heartbeat is older than ``DCRON_RUN_LEASE``."""
+    executing_since: datetime | None = None
+    """When it started. None: it hasn't started. From the second attempt on: ``scheduled_at``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +77,12 @@ class StartFacts:
     """Whether the start deadline or the misfire policy forbids the start."""
     overlap: OverlapPolicy
     scheduled_at: datetime
+    due_at: datetime
     is_backfilled: bool
+    is_scheduled: bool
+    """Whether the run comes from the schedule, and hasn't been given the running slot."""
+    runs_backlog: bool
+    """Whether all late runs of the job run (``run_all``)."""
     slot_taken: bool
     """Whether another run had the running slot when the run was read. If the value is outdated, the
     unique constraint or the locked read of ``holder`` detects that.
@@ -79,6 +91,8 @@ class StartFacts:
     """The other run that has the running slot, locked."""
     next_in_line: OtherRun | Unknown | None = UNKNOWN
     """The run that is next in line for the slot, locked."""
+    older_is_due: bool | Unknown = UNKNOWN
+    """Whether an older run of the schedule is due, but hasn't begun to wait for the slot."""
     job_deleted: bool = False
     """Whether the job was deleted after another process had begun to create the run."""
     is_limited: bool = False
@@ -94,6 +108,8 @@ class LoadFact(Enum):
     the delivered run's state again.
     """
     NEXT_IN_LINE = auto()
+    OLDER = auto()
+    """Find an older run of the schedule that is due. It isn't locked."""
 
 
 class Reason(Enum):
@@ -179,6 +195,11 @@ class EndHolder:
     """Cancel the holder, which isn't running. Skip the run that is next in line. Decide again."""
 
 
+@dataclass(frozen=True, slots=True)
+class YieldSlot:
+    """Give the free slot to the older run that is due. Decide again."""
+
+
 StartAction = (
     LoadFact
     | Start
@@ -193,6 +214,7 @@ StartAction = (
     | ReplaceNextInLine
     | StopHolder
     | EndHolder
+    | YieldSlot
 )
 
 
@@ -217,11 +239,21 @@ def decide_start(facts: StartFacts) -> StartAction:
     start = StartInLimit if facts.is_limited else Start
     if not facts.overlap.exclusive:
         return start(takes_slot=False)
-    if facts.holder is UNKNOWN:
-        return LoadFact.HOLDER if facts.slot_taken else start(takes_slot=True)
-    if facts.holder is None:
-        return start(takes_slot=True)
-    return _decide_overlap(facts, facts.holder)
+    if facts.holder is UNKNOWN and facts.slot_taken:
+        return LoadFact.HOLDER
+    if isinstance(facts.holder, OtherRun):
+        return _decide_overlap(facts, facts.holder)
+    if _is_queued(facts):
+        if facts.older_is_due is UNKNOWN:
+            return LoadFact.OLDER
+        if facts.older_is_due:
+            return YieldSlot()
+    return start(takes_slot=True)
+
+
+def _is_queued(facts: StartFacts) -> bool:
+    """Return whether older runs of the schedule start before this one."""
+    return facts.is_scheduled and is_queueing(facts.overlap, runs_backlog=facts.runs_backlog)
 
 
 def _decide_overlap(facts: StartFacts, holder: OtherRun) -> StartAction:
@@ -229,6 +261,9 @@ def _decide_overlap(facts: StartFacts, holder: OtherRun) -> StartAction:
     if facts.is_backfilled:
         return WaitInBackfill()
     if facts.overlap is OverlapPolicy.QUEUE_ALL:
+        return Wait(next_in_line=False)
+    since = holder.executing_since
+    if _is_queued(facts) and (since is None or since > facts.due_at):
         return Wait(next_in_line=False)
     waits_under_skip = holder.is_backfilled or (holder.is_running and holder.is_silent)
     if facts.overlap is OverlapPolicy.SKIP and not waits_under_skip:

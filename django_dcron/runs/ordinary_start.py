@@ -1,9 +1,9 @@
 """Read a run, and start it in the same statement if it is ordinary.
 
 Most runs are ordinary: due, in time, not cancelled, not frozen, with a free slot, without a limit,
-and their job hasn't been deleted. On PostgreSQL, one statement reads such a run and starts it. The
-same statement only reads any other run, and ``policies.start_decision`` decides from the facts that
-it returns.
+not in a queue of their job (``queue_all``), and their job hasn't been deleted. On PostgreSQL, one
+statement reads such a run and starts it. The same statement only reads any other run, and
+``policies.start_decision`` decides from the facts that it returns.
 
 Invariants:
 
@@ -25,6 +25,7 @@ from django_dcron.db.statements import Insert, Placeholder, Select, Update
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger, states_before
+from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
@@ -38,6 +39,10 @@ from django_dcron.runs.start_facts import (
 )
 
 ORDINARY = "can_start"
+_IS_QUEUEING = Q(job__overlap_policy=OverlapPolicy.QUEUE_ALL) | Q(
+    ~Q(job__overlap_policy=OverlapPolicy.ALLOW), job__misfire_policy=MisfirePolicy.RUN_ALL
+)
+"""Covers ``policies.overlap.is_queueing``."""
 
 
 def _reading() -> Any:
@@ -53,7 +58,7 @@ def _reading() -> Any:
         job__deleted_at=None,
         job__limit=None,
         limited=False,
-    )
+    ) & (~Q(trigger=Trigger.SCHEDULE) | ~_IS_QUEUEING)
     query = run_query().annotate(
         can_start=Case(When(ordinary, then=True), default=False, output_field=BooleanField())
     )

@@ -58,6 +58,7 @@ from django_dcron.policies.start_decision import (
     StopHolder,
     Wait,
     WaitInBackfill,
+    YieldSlot,
     decide_start,
 )
 from django_dcron.runs import cancellation, deliveries, endings, limits, transitions
@@ -126,10 +127,10 @@ def start_attempt(
             if tries == MAX_TRIES:
                 raise
         else:
-            if not isinstance(action, EndHolder):
+            if not isinstance(action, EndHolder | YieldSlot):
                 return started
         delivery.forget_other_runs()
-    return None  # the run replaced one holder after another; the delivery is repeated later
+    return None  # one holder after another was replaced or gone; the delivery is repeated later
 
 
 def _decide(delivery: Delivery, transactions: ExitStack) -> StartAction:
@@ -173,6 +174,9 @@ def _apply(action: StartAction, delivery: Delivery) -> Started | None:
             _skip_next_in_line(delivery)
             cancellation.request_cancel(delivery.holder.pk, _replaced_by(run))
             _wait(delivery, Slot.NEXT_IN_LINE)
+        case YieldSlot():
+            with _transaction():
+                transitions.reserve_slot(delivery.older)
         case EndHolder():
             _skip_next_in_line(delivery)
             _end(delivery.holder, State.CANCELLED, _replaced_by(run))

@@ -35,6 +35,7 @@ from django_dcron.models.freeze import job_is_frozen
 from django_dcron.models.run import JOB_DELETED, RunQuerySet
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.slots import Slot
 from django_dcron.policies.start_decision import (
     UNKNOWN,
@@ -156,6 +157,8 @@ class Delivery:
     """The run that has the slot. Set once ``load`` has found one."""
     next_in_line: Run
     """The run that is next in line. Set once ``load`` has found one."""
+    older: UUID
+    """The oldest run that is due. Set once ``load`` has found one."""
     missed_because: str
     """Why the run is too late, or empty. Set once the start deadline has been checked."""
 
@@ -181,7 +184,10 @@ class Delivery:
             due_in=run.due_at - latest if waits else timedelta(0),
             overlap=run.job.overlap,
             scheduled_at=run.scheduled_at,
+            due_at=run.due_at,
             is_backfilled=run.trigger == Trigger.BACKFILL,
+            is_scheduled=run.trigger == Trigger.SCHEDULE and run.slot is None,
+            runs_backlog=run.job.misfire_policy == MisfirePolicy.RUN_ALL,
             slot_taken=read.slot_taken,
             is_limited=run.job.limit_id is not None or run.limited,
         )
@@ -204,6 +210,11 @@ class Delivery:
                 self.facts = replace(self.facts, next_in_line=_as_fact(other, self._earliest))
                 if other is not None:
                     self.next_in_line = other
+            case LoadFact.OLDER:
+                older = _oldest_in_time(self.run, self._earliest)
+                self.facts = replace(self.facts, older_is_due=older is not None)
+                if older is not None:
+                    self.older = older
 
     def _lock_run(self) -> None:
         """Lock the run and read its state again.
@@ -218,7 +229,13 @@ class Delivery:
 
     def forget_other_runs(self) -> None:
         """Forget the other runs: the slot has a new holder, which the next try reads and locks."""
-        self.facts = replace(self.facts, slot_taken=True, holder=UNKNOWN, next_in_line=UNKNOWN)
+        self.facts = replace(
+            self.facts,
+            slot_taken=True,
+            holder=UNKNOWN,
+            next_in_line=UNKNOWN,
+            older_is_due=UNKNOWN,
+        )
 
     def text_of(self, reason: Reason) -> str:
         """Return the reason as it is stored."""
@@ -243,6 +260,15 @@ def _lock_holder(run: Run) -> Run | None:
     return transitions.runs().exclude(pk=run.pk).lock_holder(Slot.RUNNING, run.job_id)
 
 
+def _oldest_in_time(run: Run, now: datetime) -> UUID | None:
+    """Return the job's oldest run that a worker hasn't received, that is due and not too late."""
+    job = run.job
+    allowed = [job.start_deadline]
+    if job.misfire.policy is not MisfirePolicy.RUN_ALL:
+        allowed.append(job.misfire.grace)
+    return transitions.oldest_before(run, *(now - late for late in allowed if late is not None))
+
+
 def _as_fact(run: Run | None, now: datetime) -> OtherRun | None:
     if run is None:
         return None
@@ -251,6 +277,7 @@ def _as_fact(run: Run | None, now: datetime) -> OtherRun | None:
         scheduled_at=run.scheduled_at,
         is_backfilled=run.trigger == Trigger.BACKFILL,
         is_silent=run.heartbeat_at is not None and run.heartbeat_at < now - settings.RUN_LEASE,
+        executing_since=run.started_at if run.attempt == 1 else run.scheduled_at,
     )
 
 

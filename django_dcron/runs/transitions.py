@@ -32,7 +32,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Insert, Placeholder, Select, Update
 from django_dcron.models import Attempt, Freeze, Run
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
-from django_dcron.policies.lifecycle import State, Trigger, states_before
+from django_dcron.policies.lifecycle import STARTABLE, State, Trigger, states_before
 from django_dcron.policies.slots import NO_SLOT, Slot, backfill_number
 
 NOBODY = ""
@@ -181,6 +181,29 @@ _ANY_IN_LINE = Select(
     ),
 )
 """Building the full query takes longer than this check. Usually, no run waits."""
+
+
+def oldest_before(run: Run, *not_before: datetime) -> UUID | None:
+    """Return the job's oldest run of the schedule that is due before ``run`` and could start.
+
+    Such a run is pending or queued: no worker has received it yet. Runs that were due before one of
+    the times ``not_before`` are ignored.
+    """
+    startable = runs().filter(state__in=STARTABLE, trigger=Trigger.SCHEDULE, slot=None)
+    older = startable.filter(job=run.job_id, due_at__lt=run.due_at)
+    if not_before:
+        older = older.filter(due_at__gte=max(not_before))
+    return older.order_by("due_at", "pk").values_list("pk", flat=True).first()
+
+
+def reserve_slot(run_id: UUID) -> None:
+    """Give the job's running slot to a run that hasn't started. Nothing changes if it has.
+
+    Raises ``IntegrityError`` if another run has the slot.
+    """
+    runs().filter(pk=run_id, state__in=STARTABLE, slot=None).update(
+        slot=Slot.RUNNING, slot_number=0
+    )
 
 
 def wake_next(job_id: int) -> Run | None:

@@ -32,6 +32,7 @@ from django_dcron.policies.start_decision import (
     StopHolder,
     Wait,
     WaitInBackfill,
+    YieldSlot,
     decide_start,
 )
 
@@ -51,10 +52,14 @@ READY = StartFacts(
     too_late=False,
     overlap=OverlapPolicy.SKIP,
     scheduled_at=NOON,
+    due_at=NOON,
     is_backfilled=False,
+    is_scheduled=True,
+    runs_backlog=False,
     slot_taken=False,
     holder=None,
     next_in_line=None,
+    older_is_due=False,
 )
 """A run that may start at once. All facts are known."""
 
@@ -213,18 +218,54 @@ def test_run_takes_a_free_slot_even_if_another_run_waits(
         assert decide_start(free) == Start(takes_slot=True)
 
 
+@pytest.mark.parametrize("runs_backlog", [True, False])
+@pytest.mark.parametrize("policy", OverlapPolicy)
+def test_run_in_a_queue_leaves_the_free_slot_to_an_older_run(
+    policy: OverlapPolicy, runs_backlog: bool
+) -> None:
+    free = facts(overlap=policy, older_is_due=True, runs_backlog=runs_backlog)
+    start = Start(takes_slot=policy.exclusive)
+    is_queue = policy is OverlapPolicy.QUEUE_ALL or (
+        runs_backlog and policy in (OverlapPolicy.SKIP, OverlapPolicy.QUEUE_ONE)
+    )
+    assert decide_start(free) == (YieldSlot() if is_queue else start)
+    assert decide_start(replace(free, older_is_due=False)) == start
+    assert decide_start(replace(free, is_scheduled=False)) == start
+    requested = [LoadFact.START_DEADLINE, *[LoadFact.OLDER] * is_queue]
+    assert requested_facts(free) == (requested, decide_start(free))
+
+
+@pytest.mark.parametrize(
+    ("executing_since", "waits"),
+    [(None, True), (NOON - MINUTE, False), (NOON, False), (NOON + MINUTE, True)],
+)
+def test_backlog_of_run_all_waits_for_holders_that_started_after_the_run_was_due(
+    executing_since: datetime | None, waits: bool
+) -> None:
+    for situation, expected in CELLS:
+        assert isinstance(situation.holder, OtherRun)
+        holder = replace(situation.holder, executing_since=executing_since)
+        backlog = replace(situation, holder=holder, runs_backlog=True)
+        queues = waits and situation.overlap in (OverlapPolicy.SKIP, OverlapPolicy.QUEUE_ONE)
+        assert decide_start(backlog) == (Wait(next_in_line=False) if queues else expected)
+        manual = replace(backlog, is_scheduled=False)
+        assert decide_start(manual) == expected, "a manual run is never late"
+
+
 # --- requested facts ------------------------------------------------------------------------------
 
 
 def requested_facts(known: StartFacts) -> tuple[list[LoadFact], StartAction]:
     """Load facts as the decision requests them. Return the requested facts and the action."""
-    now = replace(known, too_late=UNKNOWN, holder=UNKNOWN, next_in_line=UNKNOWN)
+    unknown = dict.fromkeys(("too_late", "holder", "next_in_line", "older_is_due"), UNKNOWN)
+    now = replace(known, **unknown)
     requested: list[LoadFact] = []
     while isinstance(action := decide_start(now), LoadFact):
         name = {
             LoadFact.START_DEADLINE: "too_late",
             LoadFact.HOLDER: "holder",
             LoadFact.NEXT_IN_LINE: "next_in_line",
+            LoadFact.OLDER: "older_is_due",
         }[action]
         assert getattr(now, name) is UNKNOWN
         now = replace(now, **{name: getattr(known, name)})

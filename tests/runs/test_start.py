@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise, product
 from typing import Any
 from unittest import mock
 from uuid import UUID, uuid4
@@ -39,6 +40,7 @@ pytestmark = pytest.mark.django_db
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
 GRACE = timedelta(seconds=30)
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -337,6 +339,63 @@ def test_run_all_does_not_count_runs_before_the_backlog(now: datetime) -> None:
         at = now - i * MINUTE
         make_run(runs[0].job, "succeeded", scheduled_at=at, due_at=at, started_at=at + SECOND)
     assert [run for run in runs if deliver(run)] == runs[:2]
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"), [*product(["skip", "queue_one", "queue_all"], [1, -1])]
+)
+def test_backlog_of_run_all_runs_one_after_the_other_oldest_first(
+    now: datetime, policy: str, order: int
+) -> None:
+    """Also if workers receive the newest run first, and the policy skips overlapping runs."""
+    runs = backlog(now, 4, misfire_policy="run_all")
+    Job.objects.update(overlap_policy=policy)
+    started = [run for run in runs[::order] if deliver(run)]
+    assert started == runs[:1]
+    for run, following in pairwise(runs):
+        assert [state_of(each) for each in runs].count("running") == 1
+        finish(run)
+        assert reread(following).slot == Slot.RUNNING
+        assert deliver(following)
+    finish(runs[-1])
+    assert {state_of(run) for run in runs} == {"succeeded"}
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_run_all_skips_a_run_that_became_due_during_an_execution(
+    now: datetime, attempt: int
+) -> None:
+    first, second = backlog(now, 2, misfire_policy="run_all")
+    Job.objects.update(overlap_policy="skip")
+    holder = queued_since(first.job, now - 2 * MINUTE, attempt=attempt)
+    assert deliver(holder)
+    between = first.due_at + SECOND
+    Run.objects.filter(pk=holder.pk).update(started_at=between)
+    for run in (first, second):
+        assert not deliver(run)
+    # The first attempt of the holder started after the first run was due. An earlier one didn't.
+    state_of_first = State.WAITING if attempt == 1 else State.SKIPPED
+    assert [state_of(first), state_of(second)] == [state_of_first, State.SKIPPED]
+
+
+def test_late_run_that_run_latest_omits_does_not_get_the_slot(now: datetime) -> None:
+    runs = backlog(now, 3, misfire_policy="run_latest")
+    Job.objects.update(overlap_policy="queue_all")
+    assert deliver(runs[-1])
+    assert not deliver(runs[0])
+    assert state_of(runs[0]) == State.MISSED
+
+
+def test_queue_all_lets_an_older_run_within_its_grace_start_first(now: datetime) -> None:
+    job = make_idle_job(overlap_policy="queue_all", misfire_grace=MINUTE)
+    older, newer = (queued_since(job, now - i * SECOND) for i in (20, 10))
+    manual = make_run(job, "queued", trigger="manual")
+    assert not deliver(newer)
+    assert (reread(older).slot, state_of(newer)) == (Slot.RUNNING, State.WAITING)
+    assert deliver(older)
+    finish(older)
+    assert not deliver(manual)
+    assert deliver(newer)
 
 
 def test_run_within_its_grace_starts_despite_newer_runs(now: datetime) -> None:
@@ -861,6 +920,23 @@ def test_exactly_one_of_two_concurrent_runs_starts(policy: str, loser: set[str])
         assert len(states) == 2
         assert states <= {"running"} | loser
         assert Run.objects.in_slot(Slot.RUNNING, job.pk).count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "policies",
+    [
+        {"overlap_policy": "queue_all", "misfire_grace": HOUR},
+        {"overlap_policy": "skip", "misfire_policy": "run_all"},
+    ],
+    ids=["queue_all", "run_all"],
+)
+def test_oldest_of_several_concurrent_runs_starts(policies: dict[str, Any], now: datetime) -> None:
+    for _ in range(3):
+        job = make_idle_job(**policies)
+        runs = [queued_since(job, now - i * MINUTE) for i in range(3)]
+        assert concurrently(*deliveries(*runs)) == [False, False, True]
+        assert [state_of(run) for run in runs] == ["waiting", "waiting", "running"]
 
 
 @pytest.mark.django_db(transaction=True)

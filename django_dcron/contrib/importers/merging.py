@@ -6,6 +6,8 @@ Invariants:
   field that a person changed stays, and is listed, until ``overwrite`` names it.
 - A description that a person wrote isn't listed if the source has none, as most sources do.
 - A pause ends only if the import itself, or the end of the schedule, caused it.
+- An import of shadows starts no job that waits for its handover and has a target that a person
+  changed.
 - A job that a person started before the handover isn't paused because its entry is disabled.
 - A job that a person created stays enabled or paused until its entry has had the same state.
 - The start of an interval that keeps its phase is written only when the import creates, enables or
@@ -123,7 +125,7 @@ def _new_state(
     if pause_of_job := pause_of_finished(before, updated, pause, options):
         return _NewState(pause_of_job)
     retimed = is_retimed(before, updated)
-    starts = options.take_over or options.shadow
+    starts = _ends_wait(updated.target, options)
     overwritten = "enabled" in options.overwrite
     # A source that can't pause (a crontab) leaves a job as it is, unless the job waits for its
     # handover or the user overwrites its state. A finished job counts as enabled.
@@ -155,6 +157,14 @@ def _new_state(
     return _NewState(values, kept=not set_by_source)
 
 
+def _ends_wait(target: str, options: ComparisonOptions) -> bool:
+    """Return whether the import starts a job with this target that waits for its handover.
+
+    The source still runs the work if the import creates shadows.
+    """
+    return is_shadow(target) if options.shadow else options.take_over
+
+
 def _new_pause_base(
     before: Job,
     updates: Mapping[str, Any],
@@ -167,10 +177,11 @@ def _new_pause_base(
     Before the handover, a job is imported as paused, even if a person starts it. So it stays
     enabled if its entry is disabled, which keeps the source from running it, too.
     """
+    target = updates.get("target", before.target)
     if not options.take_over:
-        if awaits_handover(before) and not options.shadow:
+        if awaits_handover(before) and not _ends_wait(target, options):
             return {"enabled": False, "pause_reason": before.pause_reason}
-        if is_shadow(before.target) and not is_shadow(updates.get("target", before.target)):
+        if is_shadow(before.target) and not is_shadow(target):
             return {"enabled": False, "pause_reason": WAITS_FOR_HANDOVER}
         was_started = before.enabled and base.get("pause_reason") in HANDOVER_REASONS
         if was_started and updates.get("enabled", True):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_dcron import control, targets
-from django_dcron.contrib.importers.comparison import compare_entries
+from django_dcron.contrib.importers.comparison import awaiting_handover, compare_entries
 from django_dcron.contrib.importers.entry_plans import ComparisonOptions, ImportOutcome
 from django_dcron.contrib.importers.report import (
     Coverage,
@@ -140,6 +140,26 @@ def test_job_imported_paused_becomes_a_shadow_but_an_enabled_one_does_not() -> N
     assert Job.objects.get().target == "tests.app.tasks.echo"
     (same,) = compare_entries([entry()], options=ComparisonOptions(shadow=True, source="celery"))
     assert same.outcome is ImportOutcome.SAME
+
+
+@pytest.mark.parametrize("take_over", [False, True], ids=["scheduler", "crontab"])
+def test_job_whose_target_a_person_changed_is_not_started_as_a_shadow(take_over: bool) -> None:
+    options = ComparisonOptions(source="celery", take_over=take_over)
+    paused, shadow = replace(options, disabled=True), replace(options, shadow=True)
+    list(apply_entry_plans(compare_entries([entry()], options=paused)))
+    job = Job.objects.get()
+    job.target = "tests.app.tasks.fail"
+    control.save(job)
+    plans = list(apply_entry_plans(compare_entries([entry()], options=shadow)))
+    assert [plan.outcome for plan in plans] == [ImportOutcome.KEPT]
+    assert {*plans[0].kept} == {"target"}
+    job.refresh_from_db()
+    assert (job.target, job.enabled) == ("tests.app.tasks.fail", False)
+    assert awaiting_handover(plans) == [job]
+    handover = ComparisonOptions(source="celery", take_over=True)
+    list(apply_entry_plans(compare_entries([entry()], options=handover)))
+    job.refresh_from_db()
+    assert (job.target, job.enabled) == ("tests.app.tasks.fail", True)
 
 
 def test_import_of_an_unknown_target_as_shadow_is_refused() -> None:

@@ -182,8 +182,7 @@ def _compare(
             source=contents.source,
             overwrite=options["overwrite"],
             restore=options["restore"],
-            # There is no handover from a file.
-            take_over=options.get("take_over", False) or contents.source not in SCHEDULERS,
+            take_over=_takes_over(options, contents),
             calendars=calendars.calendars_to_save(calendar_plans),
         ),
     )
@@ -192,6 +191,17 @@ def _compare(
     if options.get("only"):
         plans = _chosen(plans, options["only"], contents)
     return calendars.refuse_for_problem_jobs(calendar_plans, plans), plans
+
+
+def _takes_over(options: dict[str, Any], contents: SourceContents) -> bool:
+    """Return whether jobs that wait for their source to stop start now.
+
+    A file has no handover. cron still runs the lines of a crontab that is imported with
+    ``--disabled`` or ``--shadow``, and no scheduler runs the jobs of an export.
+    """
+    if contents.source in SCHEDULERS:
+        return bool(options.get("take_over", False))
+    return not contents.source or not (options["disabled"] or options["shadow"])
 
 
 def _chosen(plans: list[EntryPlan], names: list[str], contents: SourceContents) -> list[EntryPlan]:

@@ -668,6 +668,23 @@ def test_imported_call_keeps_its_target_in_another_directory(
     assert "shell:check" in call("import", str(file)).out, "another command is another call"
 
 
+@pytest.mark.parametrize("first", [(), ("--disabled",)], ids=["new", "paused"])
+def test_shadow_of_a_line_becomes_a_job_only_without_shadow_and_disabled(
+    tmp_path: Path, settings: Settings, first: tuple[str, ...]
+) -> None:
+    """Until then, cron runs the line."""
+    settings.DCRON_COMMANDS = ["check"]
+    file = tmp_path / "crontab"
+    file.write_text("0 1 * * * python manage.py check\n")
+    for mode in (*first, "--shadow", "--disabled"):
+        assert call("import", str(file), "--apply", mode).code == 0
+    job = Job.objects.get()
+    assert (job.target, job.enabled) == ("shadow:command:check", True)
+    assert call("import", str(file), "--apply").code == 0
+    job.refresh_from_db()
+    assert (job.target, job.enabled) == ("command:check", True)
+
+
 def test_line_is_imported_although_a_job_of_a_crontab_has_no_import_key(
     tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

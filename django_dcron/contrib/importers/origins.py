@@ -11,8 +11,9 @@ Invariants:
   the name of another one therefore also takes over its job.
 - A job without an origin matches by its name. A job from another source never matches.
 - An entry without a job is *deleted here* if a job with the entry's key was deleted. Otherwise, a
-  deleted job with the entry's name counts, if no other entry and no other deleted job has the name.
-  A job that an import created again no longer counts.
+  deleted job with the entry's name counts, if its key belongs to no other such entry, and no other
+  entry and no other deleted job has the name. So a deleted job counts for one entry. A job that an
+  import created again no longer counts.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def _with_deletions(matches: list[EntryMatch], source: str) -> list[EntryMatch]:
     )
     deletions = list(deleted.values_list("import_key", "entry_name", "pk"))
     by_key = {key: pk for key, _name, pk in deletions}
-    by_name = _unique((name, pk) for _key, name, pk in deletions)
+    keys = {stored_key(match.entry) for match in matches if match.job is None}
+    by_name = _unique((name, pk) for key, name, pk in deletions if key not in keys)
     times = Counter(match.source_name for match in matches)
 
     def deletion_of(match: EntryMatch) -> int | None:

@@ -134,6 +134,32 @@ def test_request_for_one_deleted_job_creates_no_other_one() -> None:
     assert kinds(plan(*swapped)) == [ImportOutcome.DELETED, ImportOutcome.DELETED]
 
 
+def test_deleted_job_counts_for_the_entry_with_its_key_and_not_for_one_with_its_name() -> None:
+    import_entries(entry("a", "1"))
+    control.delete(Job.objects.get())
+    renamed = (entry("b", "1"), entry("a", "9"))
+    assert kinds(import_entries(*renamed)) == [ImportOutcome.DELETED, ImportOutcome.CREATE]
+    assert kinds(import_entries(*renamed, restore=["a"])) == [
+        ImportOutcome.DELETED,
+        ImportOutcome.SAME,
+    ]
+    assert kinds(plan(*renamed)) == [ImportOutcome.DELETED, ImportOutcome.SAME]
+    assert kinds(import_entries(*renamed, restore=["b"])) == [
+        ImportOutcome.CREATE,
+        ImportOutcome.SAME,
+    ]
+
+
+def test_name_of_a_deleted_job_counts_although_another_entry_took_its_key() -> None:
+    """The source created its entries again, with other keys."""
+    import_entries(entry("a", "1"), entry("b", "2"))
+    control.delete(Job.objects.get(name="a"))
+    assert kinds(plan(entry("b", "1"), entry("a", "2"))) == [
+        ImportOutcome.SAME,
+        ImportOutcome.DELETED,
+    ]
+
+
 def test_refused_restore_keeps_the_deletion() -> None:
     import_entries(entry("a", "1"), entry("b", "2"))
     for job in Job.objects.all():

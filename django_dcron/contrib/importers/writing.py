@@ -133,11 +133,15 @@ def _write_batch(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
     to_save = [plan for plan in plans if plan.job is not None]
     if not any(plan.ran_until or plan.deletion or _begins_at_next_due(plan) for plan in to_save):
         yield from _write_changes(plans)
-    elif _error_of(partial(_save, to_save)) is not None:
-        # A refused job must not stay paused until its source's last run, and stays deleted.
-        yield from (_write(plan) if plan.job is not None else plan for plan in plans)
-    else:
+    elif len(plans) == 1:
+        yield _write(plans[0])
+    elif _error_of(partial(_save, to_save)) is None:
         yield from plans
+    else:
+        # A refused job must not stay paused until its source's last run, and stays deleted.
+        middle = len(plans) // 2
+        yield from _write_batch(plans[:middle])
+        yield from _write_batch(plans[middle:])
 
 
 def _write_changes(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:

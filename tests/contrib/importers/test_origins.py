@@ -172,6 +172,19 @@ def test_refused_restore_keeps_the_deletion() -> None:
     assert kinds(again) == [ImportOutcome.DELETED, ImportOutcome.SAME]
 
 
+def test_refused_restore_costs_few_queries(django_assert_max_num_queries: Any) -> None:
+    entries = [entry(f"job {number}", str(number)) for number in range(100)]
+    import_entries(*entries)
+    for job in Job.objects.all():
+        control.delete(job)
+    plans = plan(*entries, restore=["*"])
+    make_job(name="job 50")
+    with django_assert_max_num_queries(300):
+        written = list(apply_entry_plans(plans))
+    assert [each.name for each in written if each.outcome is ImportOutcome.REFUSED] == ["job 50"]
+    assert [each.name for each in written] == [each.name for each in entries]
+
+
 def test_failed_restore_keeps_the_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
     import_entries(entry())
     control.delete(Job.objects.get())

@@ -18,6 +18,7 @@ from django_dcron.contrib.importers.comparison import (
 from django_dcron.contrib.importers.entry_plans import (
     DIFFERENCES,
     PAUSE,
+    PROBLEMS,
     Changes,
     EntryPlan,
     ImportOutcome,
@@ -45,6 +46,7 @@ from django_dcron.management.dcron.import_texts import (
     does_work,
     format_counts,
     is_disabled_problem,
+    is_problem,
     verb_of,
     works_here,
 )
@@ -308,19 +310,21 @@ def _calendar_document(plan: CalendarPlan) -> dict[str, Any]:
     return {
         "name": plan.name,
         "outcome": plan.outcome,
+        "is_problem": plan.outcome in PROBLEMS,
         "reasons": plan.reasons,
         "warnings": plan.warnings,
         "changes": changes_document(plan),
     }
 
 
-def _entry_document(plan: EntryPlan) -> dict[str, Any]:
+def _entry_document(contents: SourceContents, plan: EntryPlan) -> dict[str, Any]:
     return {
         "origin": plan.entry.origin,
         "key": stored_key(plan.entry),
         "namespace": plan.namespace,
         "name": plan.name,
         "outcome": plan.outcome,
+        "is_problem": is_problem(contents, plan),
         "enabled_in_source": plan.entry.is_enabled,
         "reasons": plan.reasons,
         "warnings": [*plan.entry.warnings, *filter(None, [_target_problem(plan)])],
@@ -347,7 +351,7 @@ def import_document(
             for outcome in ImportOutcome
         },
         "calendars": [_calendar_document(plan) for plan in calendar_results],
-        "jobs": [_entry_document(plan) for plan in plans],
+        "jobs": [_entry_document(contents, plan) for plan in plans],
         "gone": [_reference(job) for job in gone],
         "shadows": [_reference(job) for job in _shadows(gone, plans)],
         "awaiting_handover": [_reference(job) for job in _awaiting_handover(options, plans)],

@@ -36,6 +36,11 @@ def verb_of(outcome: ImportOutcome, *, applied: bool) -> str:
     return APPLIED_VERBS.get(outcome, str(outcome)) if applied else str(outcome)
 
 
+def is_problem(contents: SourceContents, plan: EntryPlan) -> bool:
+    """Return whether an entry can't be imported, except one that no scheduler runs."""
+    return plan.outcome in PROBLEMS and not is_disabled_problem(contents, plan)
+
+
 def is_disabled_problem(contents: SourceContents, plan: EntryPlan) -> bool:
     """Return whether an entry can't be imported, and no scheduler runs it.
 

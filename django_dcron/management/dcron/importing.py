@@ -40,7 +40,11 @@ from django_dcron.management.dcron.import_output import (
     show_entry_plans,
     show_remaining_work,
 )
-from django_dcron.management.dcron.import_texts import is_disabled_problem, show_calendars
+from django_dcron.management.dcron.import_texts import (
+    is_disabled_problem,
+    is_problem,
+    show_calendars,
+)
 from django_dcron.management.dcron.output import Output
 from django_dcron.models import Job
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
@@ -164,7 +168,7 @@ def _number_of_problems(
 ) -> int:
     """Return how many entries can't be imported, except those that no scheduler runs."""
     return sum(calendar.outcome in PROBLEMS for calendar in calendar_results) + sum(
-        plan.outcome in PROBLEMS and not is_disabled_problem(contents, plan) for plan in plans
+        is_problem(contents, plan) for plan in plans
     )
 
 

@@ -691,11 +691,18 @@ def test_refused_rows_that_are_disabled_do_not_change_the_exit_code(
     jobs = call("import", "django-celery-beat", "--json").json["jobs"]
     enabled = {job["name"]: job["enabled_in_source"] for job in jobs}
     assert enabled == {"good": True, "fast": False, "gone": False}
+    assert not problems("import", "django-celery-beat", "--json")
 
     row("unknown", **interval(), task="tests.app.tasks.unknown")
     shown = call("import", "django-celery-beat", *options)
     assert (shown.code, "1 of 4 entries" in shown.err) == (1, True)
     assert "3 refused (2 disabled there)." in shown.out
+    assert problems("import", "django-celery-beat", "--json", *options) == ["unknown"]
+
+
+def problems(*arguments: str) -> list[str]:
+    """Return the names of the entries that change the exit code."""
+    return [job["name"] for job in call(*arguments).json["jobs"] if job["is_problem"]]
 
 
 def test_refused_row_whose_job_is_enabled_here_changes_the_exit_code() -> None:
@@ -709,6 +716,7 @@ def test_refused_row_whose_job_is_enabled_here_changes_the_exit_code() -> None:
     assert shown.code == 1
     assert "disabled there, but its job is enabled here" in shown.out
     assert "1 refused." in shown.out
+    assert problems("import", "django-celery-beat", "--json") == ["a"]
     assert call("pause", "a").code == 0
     shown = call("import", "django-celery-beat")
     assert (shown.code, "1 refused (1 disabled there)." in shown.out) == (0, True)
@@ -730,6 +738,8 @@ def test_disabled_row_that_is_refused_when_written_changes_the_exit_code(
     shown = call("import", "django-celery-beat", "--apply", *options)
     assert (shown.code, "1 of 2 entries" in shown.err) == (1, True)
     assert Job.objects.filter(name="good").exists() == (not options)
+    Job.objects.all().delete()
+    assert problems("import", "django-celery-beat", "--apply", "--json", *options) == ["off"]
 
 
 def test_malformed_entries_do_not_stop_the_import() -> None:

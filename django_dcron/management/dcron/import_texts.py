@@ -55,7 +55,7 @@ def disabled_text(contents: SourceContents, plan: EntryPlan) -> str:
     if not _is_disabled_there(contents, plan):
         return ""
     if works_here(plan):
-        return "disabled there, but its job is enabled here: pause or delete it"
+        return "disabled there, but its job is enabled here; pause it if nobody needs it"
     return "disabled there"
 
 

@@ -3,7 +3,7 @@
 Exit codes:
 
 - 0: success, or there is nothing to do. Entries that can't be imported may exist if they are
-  disabled in the source.
+  disabled in the source and have no enabled job here.
 - 1: other entries can't be imported (the rest is; with ``--atomic``, nothing is), or ``--report``
   found a difference.
 - 2: the source can't be read, or ``--report`` had too little to compare.
@@ -34,10 +34,11 @@ from django_dcron.utils.suggestions import did_you_mean
 HELP = (
     "Import jobs from another scheduler, a crontab or an export. Shows what would be created and "
     "changed, field by field; --apply writes it. Exit codes: 0 if all entries are imported, except "
-    "omitted ones, which can't be jobs, and refused ones that are disabled in the source; 1 if "
-    "other entries are refused or conflict, each with its reason (the rest is written, unless "
-    "--atomic); 2 if the source can't be read or an option is invalid, and nothing was written. "
-    "With --report: 1 if there are differences; 2 if too few runs could be compared."
+    "omitted ones, which can't be jobs, and refused ones that are disabled in the source and have "
+    "no enabled job here; 1 if other entries are refused or conflict, each with its reason (the "
+    "rest is written, unless --atomic); 2 if the source can't be read or an option is invalid, and "
+    "nothing was written. With --report: 1 if there are differences; 2 if too few runs could be "
+    "compared."
 )
 EXAMPLES = """
 import django-celery-beat
@@ -79,8 +80,8 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--atomic",
         action="store_true",
-        help="with --apply: write all entries in one transaction, or none if one can't be imported,"
-        " apart from entries that are disabled in the source",
+        help="with --apply: write all entries in one transaction, or none if an entry makes the "
+        "exit code 1",
     )
     parser.add_argument(
         "--shadow",

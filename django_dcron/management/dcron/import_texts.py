@@ -47,7 +47,7 @@ def is_disabled_problem(contents: SourceContents, plan: EntryPlan) -> bool:
     An export has no scheduler: someone wants its paused jobs, too. An entry that was refused only
     when it was written counts like an enabled one: its job may differ from the entry.
     """
-    return _is_disabled_there(contents, plan) and not plan.is_write_refused and not works_here(plan)
+    return _is_disabled_there(contents, plan) and not works_here(plan)
 
 
 def disabled_text(contents: SourceContents, plan: EntryPlan) -> str:
@@ -60,7 +60,9 @@ def disabled_text(contents: SourceContents, plan: EntryPlan) -> str:
 
 
 def _is_disabled_there(contents: SourceContents, plan: EntryPlan) -> bool:
-    return plan.outcome in PROBLEMS and bool(contents.source) and not plan.entry.is_enabled
+    if plan.outcome not in PROBLEMS or plan.is_write_refused:
+        return False
+    return bool(contents.source) and not plan.entry.is_enabled
 
 
 def works_here(plan: EntryPlan) -> bool:

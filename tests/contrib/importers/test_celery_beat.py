@@ -737,6 +737,7 @@ def test_disabled_row_that_is_refused_when_written_changes_the_exit_code(
     monkeypatch.setattr(importing, "apply_entry_plans", apply_after_a_creation)
     shown = call("import", "django-celery-beat", "--apply", *options)
     assert (shown.code, "1 of 2 entries" in shown.err) == (1, True)
+    assert "disabled there" not in shown.out
     assert Job.objects.filter(name="good").exists() == (not options)
     Job.objects.all().delete()
     assert problems("import", "django-celery-beat", "--apply", "--json", *options) == ["off"]

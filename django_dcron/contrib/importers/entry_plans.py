@@ -77,7 +77,7 @@ class EntryPlan:
     job: Job | None = field(default=None, repr=False)
     """The job to save."""
     existing: Job | None = field(default=None, repr=False)
-    """The job that the entry matches, as read."""
+    """The job that the entry matches, as read, or the one that took its name during the import."""
     other: Job | None = field(default=None, repr=False)
     """The job from another source that has the entry's name or does the same work."""
     ran_until: datetime | None = None

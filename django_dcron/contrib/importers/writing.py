@@ -198,14 +198,19 @@ def _write(plan: EntryPlan) -> EntryPlan:
 
 
 def _refusal(plan: EntryPlan, error: Exception) -> EntryPlan:
-    created_meanwhile = plan.existing is None and _is_taken(error)
+    existing, reasons = plan.existing, reasons_of(error)
+    if existing is None and _is_taken(error):
+        jobs = Job.objects.using(alias_for(Job))
+        existing = jobs.filter(namespace=plan.namespace, name=plan.name).first()
+        reasons = (CREATED_MEANWHILE,)
     return replace(
         plan,
         outcome=ImportOutcome.REFUSED,
-        reasons=(CREATED_MEANWHILE,) if created_meanwhile else reasons_of(error),
+        reasons=reasons,
         changes={},
         kept={},
         job=None,
+        existing=existing,
         is_write_refused=True,
     )
 

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.contrib.importers import celery_beat
-from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, HANDED_BACK
+from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, HANDED_BACK, EntryPlan
 from django_dcron.contrib.importers.source_contents import WRITE_DELAY
-from django_dcron.contrib.importers.writing import CONTINUES
+from django_dcron.contrib.importers.writing import CONTINUES, apply_entry_plans
 from django_dcron.jobs import placement
 from django_dcron.jobs.cursors import disable_exhausted
+from django_dcron.management.dcron import importing
 from django_dcron.models import AuditEntry, Cursor, Job, Node, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.schedule import parse_schedule
@@ -675,6 +676,25 @@ def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unschedu
     done = call("handover", SOURCE, "--apply")
     assert done.code == 0
     assert "neither scheduler" not in done.out
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_entry_whose_name_is_taken_during_the_handover_counts_as_the_job_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, enabled: bool
+) -> None:
+    for name in ("a", "taken"):
+        crontab_row(name, **twelve_hours_from_now())
+
+    def apply_after_a_creation(plans: Iterable[EntryPlan]) -> Iterator[EntryPlan]:
+        compared = list(plans)
+        make_job(name="taken", enabled=enabled)
+        return apply_entry_plans(compared)
+
+    monkeypatch.setattr(importing, "apply_entry_plans", apply_after_a_creation)
+    done = call("handover", SOURCE, "--apply")
+    assert done.code == 0
+    assert ("1 entry can't be imported, but has an enabled job here" in done.out) == enabled
+    assert ("neither scheduler" in done.out) != enabled
 
 
 @pytest.mark.parametrize(

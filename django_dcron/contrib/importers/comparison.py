@@ -119,17 +119,17 @@ def shadows_left(plans: Iterable[EntryPlan]) -> list[Job]:
 
 
 def awaiting_handover(plans: Iterable[EntryPlan]) -> list[Job]:
-    """Return the jobs that a handover turns from a shadow into a job, or enables."""
+    """Return the matched jobs that a later handover turns from a shadow into a job, or enables."""
     plans = list(plans)
     remaining = {job.pk for job in shadows_left(plans)}
-    return [
-        plan.existing
+    jobs = [
+        plan.job or plan.existing
         for plan in plans
         if plan.existing is not None
         and plan.existing.pk not in remaining
         and plan.outcome not in NOT_HANDED_OVER
-        and (is_shadow(plan.existing.target) or awaits_handover(plan.existing))
     ]
+    return [job for job in jobs if is_shadow(job.target) or awaits_handover(job)]
 
 
 def _with_duplicates(

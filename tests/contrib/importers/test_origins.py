@@ -675,6 +675,20 @@ def test_only_a_handover_starts_imported_jobs(
     assert (started.enabled, started.target) == (True, "tests.app.tasks.echo")
 
 
+@pytest.mark.parametrize(
+    ("first", "overwrite"),
+    [({"disabled": True}, "enabled"), ({"shadow": True}, "target")],
+    ids=str,
+)
+def test_job_that_the_import_starts_does_not_wait_for_the_handover(
+    first: dict[str, bool], overwrite: str
+) -> None:
+    import_entries(entry(), **first)
+    assert len(awaiting_handover(plan(entry()))) == 1
+    assert not awaiting_handover(import_entries(entry(), overwrite=[overwrite]))
+    assert not awaiting_handover(plan(entry()))
+
+
 @pytest.mark.parametrize("between", [None, {}, {"shadow": True}], ids=str)
 @pytest.mark.parametrize(
     ("first", "overwrite"),

@@ -30,6 +30,7 @@ from django_dcron.models import Calendar, Job, Limit
 from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.targets import redact_changed_secrets, redact_secrets
 from django_dcron.targets.declared_fields import OTHER_NAMES, field_meant_by
+from django_dcron.utils.control_characters import escape_line_breaks
 from django_dcron.utils.durations import parse_duration_text, write_duration
 from django_dcron.utils.json_values import check_storable, same_json
 from django_dcron.utils.messages import TranslatableText
@@ -123,11 +124,14 @@ class DocumentField:
         return text_of(self.redacted(json_value))
 
     def change_texts(self, old: Any, new: Any) -> tuple[str, str]:
-        """Return both JSON values as ``text`` does. The new one marks the secrets that changed."""
+        """Return both JSON values as ``text`` does, each in one line.
+
+        The new one marks the secrets that changed.
+        """
         if self.format is ValueFormat.TIME:
             return text_of_time(old), text_of_time(new)
-        redacted_old, redacted_new = self.redacted_change(old, new)
-        return text_of(redacted_old), text_of(redacted_new)
+        old_text, new_text = map(text_of, self.redacted_change(old, new))
+        return escape_line_breaks(old_text), escape_line_breaks(new_text)
 
 
 Document = dict[str, Any]

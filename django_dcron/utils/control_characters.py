@@ -18,3 +18,8 @@ def escape_control_characters(text: str) -> str:
     """Escape control characters as in Python source, and change CRLF to newlines."""
     plain = text.replace("\r\n", "\n")
     return _CONTROL_CHARACTERS.sub(lambda found: ascii(found[0])[1:-1], plain)
+
+
+def escape_line_breaks(text: str) -> str:
+    """Escape control characters and newlines, so that the text is one line."""
+    return escape_control_characters(text).replace("\n", "\\n")

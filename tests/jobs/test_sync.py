@@ -225,11 +225,22 @@ def test_sync_prints_the_command_that_resets_a_kept_field(
         assert command() == f"{MATCHES}{DECLARED}"
 
 
-def test_kept_field_with_several_lines_is_shown_in_one_line() -> None:
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
+def test_field_with_several_lines_is_shown_in_one_line(line_break: str) -> None:
     with code(description="Daily."):
         synced()
-        edit(description="Mine.\nAsk Ann.")
-        assert any(r"description: Mine.\nAsk Ann. (code: Daily.;" in line for line in synced())
+        edit(description=f"Mine.{line_break}Ask Ann.")
+        (kept,) = synced()
+        assert re.search(r"description: Mine\.\\[nr]Ask Ann\. \(code: Daily\.;", kept)
+        edit(description="Daily.")
+    with code(description=f"One.{line_break}Two."):
+        (updated,) = synced()
+        assert re.fullmatch(r"update report description: Daily\. -> One\.\\[nr]Two\.", updated)
+
+
+def test_new_job_with_several_schedules_is_shown_in_one_line() -> None:
+    with code("0 1 * * *\n0 2 * * SAT"):
+        assert synced() == [r"create report 0 1 * * *\n0 2 * * SAT (UTC)"]
 
 
 def test_no_command_that_resets_a_kept_field_contains_a_secret() -> None:

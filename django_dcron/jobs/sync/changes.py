@@ -13,6 +13,7 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
 from django_dcron.jobs.representation import DocumentField
 from django_dcron.models import Job
+from django_dcron.utils.control_characters import escape_line_breaks
 from django_dcron.utils.json_values import same_json
 
 
@@ -83,15 +84,11 @@ def kept_text(job: Job, field: DocumentField, declared: Any, label: str = "code"
     ``declared`` is JSON. A value with secrets has no command, because no command may show them.
     ``label`` says where ``declared`` comes from.
     """
-    texts = [f"{label}: {_in_one_line(field.text(declared))}"]
+    texts = [f"{label}: {escape_line_breaks(field.text(declared))}"]
     if command := _reset_command(str(job), field, declared):
         texts.append(f"to reset: {command}")
-    here = _in_one_line(field.text(field.json_of(job)))
+    here = escape_line_breaks(field.text(field.json_of(job)))
     return f"{field.name}: {here} ({'; '.join(texts)})"
-
-
-def _in_one_line(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\n", "\\n")
 
 
 def _reset_command(job: str, field: DocumentField, declared: Any) -> str:

@@ -42,6 +42,7 @@ from django_dcron.models.job_states import (
 )
 from django_dcron.targets.shadow import PREFIX, is_shadow
 from django_dcron.utils.bounded_text import with_ellipsis
+from django_dcron.utils.control_characters import escape_line_breaks
 from django_dcron.utils.json_values import json_identity, same_json
 
 WORKING_DAYS_CAUTION = (
@@ -203,7 +204,7 @@ def _creation(
     job = Job(namespace=namespace, name=name, **values)
     job.full_clean(validate_constraints=False)
     details = (
-        f"{wanted['schedule']} ({wanted['timezone']})",
+        f"{escape_line_breaks(wanted['schedule'])} ({wanted['timezone']})",
         *(f"{each}{how_to_resume}" for each in _disabled_because(values)),
         *_cautions(job),
     )

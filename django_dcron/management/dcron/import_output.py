@@ -56,6 +56,7 @@ from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.models import Job
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.targets.shadow import is_shadow
+from django_dcron.utils.control_characters import escape_line_breaks
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import same_json
 
@@ -182,7 +183,7 @@ def _show_plan(
         why = f": {plan.job.pause_reason}" if plan.job.pause_reason else ""
         paused = "" if plan.job.enabled else f", paused{why}"
         details.append(
-            f"{plan.job.schedule} ({plan.job.timezone}) {plan.job.target}"
+            f"{escape_line_breaks(plan.job.schedule)} ({plan.job.timezone}) {plan.job.target}"
             f"{_other_fields(plan)}{paused}"
         )
     else:

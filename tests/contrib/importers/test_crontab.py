@@ -133,6 +133,23 @@ def test_comments_of_templates_and_disabled_lines_describe_no_job(
     assert only(f"{comments}30 4 * * * new\n").values["description"] == description
 
 
+def test_description_with_several_lines_is_shown_in_one_line(
+    tmp_path: Path, settings: Settings
+) -> None:
+    settings.DCRON_COMMANDS = ["check"]
+    file = tmp_path / "crontab"
+    file.write_text("# One.\n0 1 * * * python manage.py check\n")
+    assert call("import", str(file), "--apply").code == 0
+    file.write_text("# One.\n# Two.\n0 1 * * * python manage.py check\n")
+    changed = call("import", str(file)).out.splitlines()
+    assert r"change check description: One. -> One.\nTwo." in changed
+    job = Job.objects.get()
+    job.description = "Mine.\nAsk Ann."
+    control.save(job)
+    kept = call("import", str(file)).out.splitlines()
+    assert r"kept check description: Mine.\nAsk Ann. (changed here; source: One.\nTwo.)" in kept
+
+
 def test_line_is_identified_by_its_command_and_file() -> None:
     contents = crontab.read("30 3 * * * old\n", "UTC", path="/etc/crontab")
     changed = crontab.read("@daily old\n30 3 * * * old --all\n", "UTC", path="/etc/crontab")

@@ -191,6 +191,17 @@ def test_field_edited_by_a_user_is_kept() -> None:
     assert the_job().description == "mine"
 
 
+def test_field_that_code_no_longer_names_is_kept_with_its_default() -> None:
+    with code(timeout=timedelta(minutes=1)):
+        synced()
+        edit(timeout=timedelta(minutes=9))
+    kept = "timeout: 9m (default: null; to reset: manage.py dcron set report timeout=null)"
+    with code():
+        assert kept in [detail for change in sync.plan() for detail in change.details]
+        synced()
+        assert kept in [detail for change in sync.undeclared_edits() for detail in change.details]
+
+
 @pytest.mark.parametrize(
     ("declared", "edited"),
     [
@@ -433,7 +444,7 @@ def test_pause_by_a_user_survives_if_code_no_longer_disables_the_job() -> None:
     with code():
         assert synced() == [
             "update report only its stored declaration; the job keeps its values",
-            "keep report enabled: false (code: true; to reset: manage.py dcron resume report)",
+            "keep report enabled: false (default: true; to reset: manage.py dcron resume report)",
         ]
         assert synced() == []
         assert (the_job().enabled, the_job().pause_reason) == (False, "the provider is down")

@@ -77,7 +77,7 @@ def messages_of(error: ValidationError) -> tuple[str, ...]:
     )
 
 
-def kept_text(job: Job, field: DocumentField, declared: Any, label: str = "code") -> str:
+def kept_text(job: Job, field: DocumentField, declared: Any, label: str) -> str:
     """Return the values of a field that a person changed, and the command that resets it.
 
     Line breaks are escaped, because the output has one line per field.

@@ -244,7 +244,10 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
         )
         changes.append(change)
     if kept:
-        details = [kept_text(job, JOB_FIELDS[name], declared) for name, declared in kept.items()]
+        details = [
+            kept_text(job, JOB_FIELDS[name], value, "code" if name in wanted else "default")
+            for name, value in kept.items()
+        ]
         changes.append(SyncChange(ChangeKind.KEEP, str(job), tuple(details), declaration.key))
     return changes
 

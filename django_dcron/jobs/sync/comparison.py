@@ -321,15 +321,16 @@ def _is_undeclared_or_finished(job: Job) -> bool:
 
 
 def _disable_change(job: Job) -> SyncChange:
-    return SyncChange(
-        ChangeKind.DISABLE,
-        str(job),
-        (NO_LONGER_DECLARED,),
-        (job.namespace, job.name),
-        {"enabled": False, "pause_reason": NO_LONGER_DECLARED},
-        job.pk,
-        job.version,
-    )
+    """Return the pause of a job that code no longer declares. A pause of a person loses its end."""
+    values: dict[str, Any] = {"enabled": False, "pause_reason": NO_LONGER_DECLARED}
+    detail = NO_LONGER_DECLARED
+    if not job.enabled:
+        values = {"paused_until": None}
+        end = JOB_FIELDS["paused_until"]
+        removed = end.text(end.json_of(job))
+        detail += f"; already paused, and the end of the pause is removed ({removed})"
+    key = (job.namespace, job.name)
+    return SyncChange(ChangeKind.DISABLE, str(job), (detail,), key, values, job.pk, job.version)
 
 
 def _disabled_because(values: Mapping[str, Any]) -> list[str]:

@@ -49,6 +49,7 @@ from django_dcron.jobs.definitions import definition_id, store_definitions
 from django_dcron.jobs.locking import check_version
 from django_dcron.jobs.placement import Placement
 from django_dcron.models import Job
+from django_dcron.models.job_validation import pause_end_errors
 from django_dcron.policies.job_labels import label_of, split_label
 
 MAX_DUE = 5_000
@@ -209,6 +210,8 @@ class _Batch:
             check_origin(before, change.expected_origin)
             job.version = change.version + 1
             _require_declared_name(job, before)
+            if found := pause_end_errors(job, before):
+                raise ValidationError(found)
             if placement.starts_again(before, job, stored.now):
                 job.enabled, job.pause_reason = True, ""
         sent = {"instance": job, "raw": False, "using": self.using, "update_fields": None}

@@ -43,7 +43,7 @@ from django_dcron.jobs.placement import (
     write_placements,
 )
 from django_dcron.models import Calendar, Cursor, Job
-from django_dcron.models.job_states import AUTOMATIC_PAUSES, DISABLED_BY_SYNC, EXHAUSTED
+from django_dcron.models.job_states import AUTOMATIC_PAUSES, EXHAUSTED
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import MICROSECOND
@@ -149,7 +149,7 @@ class _Batch:
         cursor = self.cursors.get(row.pk)
         if self.switch.is_done(row, cursor, self.now):
             return
-        if self.switch.until and not row.enabled and row.pause_reason in DISABLED_BY_SYNC:
+        if self.switch.until and row.is_disabled_by_sync:
             raise NotPossible(
                 _(
                     "A sync disabled %(job)s, and the end of a pause would enable it. "

@@ -23,7 +23,6 @@ from django_dcron.exceptions import (
     UnknownTarget,
 )
 from django_dcron.models.hidden_characters import hidden_in_label, message_for
-from django_dcron.models.job_states import DISABLED_BY_SYNC
 from django_dcron.policies.alerting import InvalidRule, read_rules
 from django_dcron.policies.chains import ChainCondition
 from django_dcron.policies.job_labels import same_job, split_label
@@ -48,6 +47,10 @@ TYPE_NAMES: dict[type, StrOrPromise] = {
     list: gettext_lazy("a JSON list"),
     dict: gettext_lazy("a JSON object"),
 }
+
+PAUSE_WITH_END_REFUSED = gettext_lazy(
+    "A sync disabled the job, and the end of a pause would enable it. Remove the end of the pause."
+)
 
 JSON_EXAMPLES = {
     "args": '["Berlin", 5]',
@@ -152,14 +155,15 @@ def _end_errors(job: Job) -> dict[str, str]:
     return {}
 
 
-def _pause_end_errors(job: Job) -> dict[str, str]:
-    if job.enabled or job.paused_until is None or job.pause_reason not in DISABLED_BY_SYNC:
+def pause_end_errors(job: Job, stored: Job | None = None) -> dict[str, str]:
+    """Refuse the end of a pause for a job that a sync disabled, because the end would enable it.
+
+    A new reason with the end changes nothing about that if a sync disabled ``stored``, the row.
+    """
+    disabled = stored or job
+    if job.enabled or job.paused_until is None or not disabled.is_disabled_by_sync:
         return {}
-    text = _(
-        "A sync disabled the job, and the end of a pause would enable it. Remove the end of the "
-        "pause."
-    )
-    return {"paused_until": text}
+    return {"paused_until": str(PAUSE_WITH_END_REFUSED)}
 
 
 def _json_errors(field: str, kind: type, job: Job) -> dict[str, str]:
@@ -294,7 +298,7 @@ CHECKS: tuple[tuple[Set[str], Callable[[Job], dict[str, str]]], ...] = (
         for field in ("starts_at", "ends_at", "paused_until")
     ),
     ({"starts_at", "ends_at"}, _end_errors),
-    ({"enabled", "pause_reason", "paused_until"}, _pause_end_errors),
+    ({"enabled", "pause_reason", "paused_until"}, pause_end_errors),
     ({"schedule", "timezone", "calendar", "calendar_policy"}, _calendar_errors),
     *(
         ({field}, partial(_length_errors, field))

@@ -26,6 +26,7 @@ from django_dcron.diagnosis import lookahead
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.models import Cursor, Job, Statistics
+from django_dcron.models.job_states import DECLARED_DISABLED
 from django_dcron.schedules.schedule import Schedule
 from django_dcron.targets import commands
 from django_dcron.utils.messages import Language
@@ -39,7 +40,7 @@ from tests.admin.conftest import (
     make_job,
     messages,
 )
-from tests.factories import entries_by_users
+from tests.factories import entries_by_users, make_idle_job
 
 SIMPLE = {
     "name": "nightly",
@@ -304,6 +305,17 @@ def test_enabling_job_clears_pause_reason(admin_client: Client) -> None:
     fill_in(admin_client, job_url(job), enabled="on")
     job.refresh_from_db()
     assert (job.enabled, job.pause_reason) == (True, "")
+
+
+@pytest.mark.parametrize("reason", [DECLARED_DISABLED, "deploy"])
+def test_end_of_a_pause_is_refused_if_a_sync_disabled_the_job(
+    admin_client: Client, reason: str
+) -> None:
+    job = make_idle_job(enabled=False, pause_reason=DECLARED_DISABLED)
+    changes = {"pause_reason": reason, **_inputs("paused_until", "2090-01-01 00:00:00")}
+
+    refused = fill_in(admin_client, job_url(job), **changes)
+    assert list(errors(refused)) == ["paused_until"]
 
 
 def _inputs(name: str, local: str) -> dict[str, str]:

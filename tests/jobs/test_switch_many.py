@@ -274,9 +274,11 @@ def test_job_disabled_by_a_sync_is_not_paused_with_an_end(reason: str, replace: 
     assert dict(Job.objects.values_list("pk", "enabled")) == {disabled.pk: False, other.pk: True}
     disabled.refresh_from_db()
     disabled.paused_until = until + timedelta(hours=1)
-    with pytest.raises(ValidationError) as raised:
-        control.save(disabled)
-    assert [*raised.value.error_dict] == ["paused_until"]
+    for reason_of_person in (reason, "deploy"):
+        disabled.pause_reason = reason_of_person
+        with pytest.raises(ValidationError) as raised:
+            control.save(disabled)
+        assert [*raised.value.error_dict] == ["paused_until"]
 
 
 def test_invalid_end_changes_nothing() -> None:

@@ -21,6 +21,7 @@ from django_dcron.db.now import database_now
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.representation import to_json
 from django_dcron.models import Calendar, Cursor, Job, Limit, Run, Statistics
+from django_dcron.models.job_states import DECLARED_DISABLED
 from tests.admin.conftest import as_rendered, errors
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import make_idle_job, make_job, make_run
@@ -377,6 +378,16 @@ def test_enabling_a_job_clears_its_pause(api: Api) -> None:
     shown = api.patch(_address(job), {"enabled": True}, if_match="*").json()
 
     assert (shown["enabled"], shown["pause_reason"], shown["paused_until"]) == (True, "", None)
+
+
+@pytest.mark.parametrize("reason", [{}, {"pause_reason": "deploy"}])
+def test_end_of_a_pause_is_refused_if_a_sync_disabled_the_job(
+    api: Api, reason: dict[str, str]
+) -> None:
+    job = make_idle_job(enabled=False, pause_reason=DECLARED_DISABLED)
+    change = {"paused_until": "2090-01-01T00:00:00Z", **reason}
+    refused = problem(api.patch(_address(job), change, if_match="*"), 400)
+    assert [*refused["errors"]] == ["paused_until"]
 
 
 @pytest.mark.parametrize("pauses", [True, False])

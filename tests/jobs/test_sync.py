@@ -41,7 +41,7 @@ from django_dcron.management.dcron import sync as sync_command
 from django_dcron.management.dcron.run_absence import TEXTS, Absence
 from django_dcron.management.dcron.sync import RESTART
 from django_dcron.models import Calendar, Cursor, Job, Node
-from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.models.job_states import DECLARED_DISABLED, EXHAUSTED
 from django_dcron.node import sync_declared
 from django_dcron.targets import cron
 from django_dcron.targets.redaction import CHANGED_MASK, MASK
@@ -468,6 +468,21 @@ def test_disabling_in_code_clears_the_end_of_a_pause_by_a_user() -> None:
         pausing.pause(pausing.resume(the_job()), "stocktaking", until)
         assert synced() == []
         assert the_job().paused_until == until
+
+
+@pytest.mark.parametrize("description", ["as before", "changed"])
+def test_sync_clears_the_end_of_its_own_pause(description: str) -> None:
+    """An earlier release stored the end, which would enable the job."""
+    with code(enabled=False, description="as before"):
+        synced()
+        Job.objects.update(paused_until=datetime(2090, 1, 1, tzinfo=UTC))
+    with code(enabled=False, description=description):
+        (change,) = synced()
+        assert "paused_until: 2090-01-01" in change
+        assert synced() == []
+    job = the_job()
+    assert (job.description, job.pause_reason) == (description, DECLARED_DISABLED)
+    assert job.paused_until is None
 
 
 def test_pause_by_a_user_stays_if_code_disables_and_enables_the_job() -> None:

@@ -223,12 +223,12 @@ def _merge(declaration: targets.Declaration, job: Job, wanted: dict[str, Any]) -
     values |= _switch(job, wanted, values)
     changes = []
     switched_on = values.get("enabled") is True and not job.enabled
-    if updates or switched_on or wanted != job.declared:
+    loses_only_end = "paused_until" in values and "enabled" not in values
+    if updates or switched_on or loses_only_end or wanted != job.declared:
         candidate = copy.copy(job)
         assign(candidate, values)
         candidate.full_clean(validate_constraints=False)  # its names don't change
         details = []
-        loses_only_end = "paused_until" in values and "enabled" not in values
         for name in [*updates, *(["paused_until"] if loses_only_end else [])]:
             field = JOB_FIELDS[name]
             old, new = field.change_texts(field.json_of(job), field.json_of(candidate))
@@ -281,7 +281,7 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
     """Return the new values of ``enabled`` and its reason, or nothing if they stay.
 
     A person's pause stays, but loses its end if code disables the job. A pause by a sync or by the
-    end of a schedule ends when its cause is gone.
+    end of a schedule ends when its cause is gone. Until then, a pause by a sync has no end.
     """
     is_declared_again = not job.enabled and job.pause_reason == NO_LONGER_DECLARED
     was_finished = job.is_finished
@@ -307,7 +307,7 @@ def _switch(job: Job, wanted: dict[str, Any], values: dict[str, Any]) -> dict[st
         enabled, reason = False, EXHAUSTED
     same = (enabled, reason) == (job.enabled, job.pause_reason)
     if same and "enabled" not in values:
-        return {}
+        return {"paused_until": None} if ends_automatically and job.is_disabled_by_sync else {}
     return {"enabled": enabled, "pause_reason": reason, "paused_until": None}
 
 

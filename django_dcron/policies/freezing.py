@@ -1,13 +1,14 @@
 """Decide whether a freeze holds back a run.
 
 A freeze stops the automatic starts in one or all namespaces. A start is automatic if the run comes
-from a schedule, a backfill or a chain.
+from a schedule, a backfill or a chain, or is a rerun that queues like a backfill.
 
 Invariants:
 
 - A freeze is in force until ``until``, exclusive. If ``until`` is None, it is in force until
   someone ends it.
-- A freeze never holds back runs that a person or a program started: manual runs and reruns.
+- A freeze never holds back runs that a person or a program started one by one: manual runs, and
+  reruns that don't queue.
 - ``models.freeze`` has the same rule as SQL.
 """
 
@@ -23,7 +24,7 @@ USUAL_START_DELAY = timedelta(seconds=5)
 """Normally, a run starts within this time after it is due."""
 ALL_NAMESPACES = ""
 AUTOMATIC = frozenset({Trigger.SCHEDULE, Trigger.BACKFILL, Trigger.CHAIN})
-"""The triggers of runs that a freeze holds back."""
+"""The triggers of runs that a freeze holds back. Reruns that queue have ``BACKFILL``."""
 
 
 @dataclass(frozen=True, slots=True)

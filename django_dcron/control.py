@@ -131,15 +131,15 @@ def cancel_many(
 
 
 def _require_states(states: Iterable[str]) -> frozenset[str]:
-    """Return the states, or raise ``InvalidValue``. Text is refused, although it is iterable."""
+    """Return the states, or raise ``InvalidValue``, as for text, although that is iterable."""
     try:
-        wanted = None if isinstance(states, str) else frozenset(states)
+        wanted = None if isinstance(states, (str, bytes)) else frozenset(states)
     except TypeError:  # not iterable, or its items aren't hashable
         wanted = None
     if wanted is None or not wanted <= UNFINISHED:
         raise InvalidValue(
             "states",
-            _("%(value)s isn't a list of states of runs (allowed: %(allowed)s)"),
+            _("%(value)s isn't a list of states of unfinished runs (allowed: %(allowed)s)"),
             value=repr(states if wanted is None else sorted(map(str, wanted))),
             allowed=", ".join(state for state in State if state in UNFINISHED),
             code="invalid_states",

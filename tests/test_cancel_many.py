@@ -190,6 +190,7 @@ def test_only_runs_in_the_given_states_are_cancelled(states: set[str]) -> None:
         ("queued", "'queued'"),
         (["queued", "qeued"], "['qeued', 'queued']"),
         ("", "''"),
+        (b"queued", "b'queued'"),
         (None, "None"),
         (5, "5"),
         ([["queued"]], "[['queued']]"),

@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import models
-from django.db.models import OuterRef, Q
+from django.db.models import Case, F, OuterRef, Q, Value, When
 from django.utils import translation
 from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
@@ -59,6 +59,10 @@ SLOT_LABELS = [
     (Slot.BACKFILL.value, _("Backfill")),
 ]
 
+SHOWN_TRIGGER = Case(
+    When(rerun_of__isnull=False, then=Value(Trigger.RERUN.value)), default=F("trigger")
+)
+"""The property ``Run.shown_trigger`` in queries. Lists and filters for users use one of the two."""
 REASON_LIMIT = 500
 JOB_DELETED = "the job was deleted"
 """The reason of a run that was cancelled because its job was deleted."""
@@ -117,6 +121,12 @@ class RunQuerySet(ShardedQuerySet["Run"]):
             else job_is_frozen("job_id", "job__namespace")
         )
         return self.exclude(Q(is_frozen, trigger__in=AUTOMATIC))
+
+    def shown_as(self, *triggers: str) -> RunQuerySet:
+        """The runs whose ``shown_trigger`` is one of ``triggers``."""
+        return self.alias(shown_trigger_value=SHOWN_TRIGGER).filter(
+            shown_trigger_value__in=triggers
+        )
 
     def in_slot(self, slot: Slot, job_id: int | OuterRef) -> RunQuerySet:
         """The job's runs in ``slot``: at most one, except in a backfill."""

@@ -71,6 +71,18 @@ def test_csv_export_of_jobs_has_headers_and_plain_values(admin_client: Client) -
     assert (row["timeout"], row["misfire_grace"], row["enabled"]) == ("", "1m", "True")
 
 
+def test_rerun_that_queues_like_a_backfill_is_found_and_exported_as_a_rerun(
+    admin_client: Client,
+) -> None:
+    job = make_job()
+    failed = make_run(job, trigger="backfill", state="failed")
+    at = NOON + timedelta(hours=1)
+    rerun = make_run(job, at, trigger="backfill", state="waiting", rerun_of=failed)
+    for trigger, run in (("rerun", rerun), ("backfill", failed)):
+        rows = _json(admin_client.get(_url("run", "json", f"trigger__exact={trigger}")), "runs")
+        assert [(row["id"], row["trigger"]) for row in rows] == [(str(run.pk), trigger)]
+
+
 def test_export_of_runs_includes_delay_and_duration(admin_client: Client) -> None:
     started = NOON + timedelta(milliseconds=250)
     job = make_job(namespace="shop")

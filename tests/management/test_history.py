@@ -302,7 +302,7 @@ def test_rerun_that_queues_like_a_backfill_is_shown_as_a_rerun() -> None:
     for run, trigger in ((rerun, "rerun"), (backfilled, "backfill")):
         assert re.search(rf"^trigger +{trigger}$", call("history", str(run.pk)).out, re.MULTILINE)
     document = call("history", str(rerun.pk), "--json").json["run"]
-    assert (document["trigger"], document["rerun_of"]) == ("backfill", str(failed.pk))
+    assert (document["trigger"], document["rerun_of"]) == ("rerun", str(failed.pk))
 
 
 def test_history_of_new_job_is_empty() -> None:

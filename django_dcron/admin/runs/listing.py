@@ -48,6 +48,7 @@ from django_dcron.diagnosis.run_durations import (
 from django_dcron.diagnosis.run_history import first_attempts
 from django_dcron.diagnosis.run_ids import id_range_in
 from django_dcron.models import Attempt, Job, Run
+from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.targets import redact_secrets
 from django_dcron.utils.bounded_text import with_ellipsis
@@ -55,6 +56,16 @@ from django_dcron.utils.bounded_text import with_ellipsis
 JOB_FILTERS: tuple[Any, ...] = (("job", JobListFilter), NamespaceFilter, TagFilter)
 """Filters whose choices name all jobs, including jobs without runs."""
 TRIGGER_TITLE = gettext_lazy("trigger (latest 100,000 runs)")
+
+
+class TriggerFilter(titled_filter(TRIGGER_TITLE)):  # type: ignore[misc]  # made at run time
+    """A filter by the trigger that the list shows."""
+
+    def queryset(self, request: HttpRequest, queryset: RunQuerySet) -> RunQuerySet:
+        triggers = self.used_parameters.get(self.lookup_kwarg)
+        if not triggers:
+            return super().queryset(request, queryset)  # type: ignore[no-any-return]
+        return queryset.shown_as(*triggers)
 
 
 class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]):
@@ -66,7 +77,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         *JOB_FILTERS,
         ReasonFilter,
         LogFilter,
-        ("trigger", titled_filter(TRIGGER_TITLE)),
+        ("trigger", TriggerFilter),
     )
     search_fields = ("job__name", "job__namespace")
     search_note = gettext_lazy("Enter up to eight words of a job name, or the ID of a run.")
@@ -85,7 +96,9 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         ("id", lambda run: str(run.pk)),
         ("namespace", lambda run: run.job.namespace),
         ("job", lambda run: run.job.name),
-        *fields_of(Run, "scheduled_at", "state", "reason", "trigger", "attempt"),
+        *fields_of(Run, "scheduled_at", "state", "reason"),
+        ("trigger", lambda run: run.shown_trigger),
+        *fields_of(Run, "attempt"),
         *fields_of(Run, "due_at", "claimed_at", "queued_at", "started_at", "finished_at"),
         ("start_delay_seconds", start_delay),
         ("duration_seconds", lambda run: run_duration(run) if run.finished_at else None),

@@ -246,12 +246,15 @@ def _wait(
 
 
 def _count(job: Job, occurrences: Sequence[datetime], made_since: datetime) -> dict[str, int]:
-    runs = Run.objects.using(alias_for(Run)).filter(
-        job=job,
-        scheduled_at__gte=occurrences[0],
-        scheduled_at__lte=occurrences[-1],
-        trigger=Trigger.BACKFILL,
-        claimed_at__gte=made_since,
+    runs = (
+        Run.objects.using(alias_for(Run))
+        .filter(
+            job=job,
+            scheduled_at__gte=occurrences[0],
+            scheduled_at__lte=occurrences[-1],
+            claimed_at__gte=made_since,
+        )
+        .shown_as(Trigger.BACKFILL)
     )
     return dict(runs.order_by().values_list("state").annotate(number=Count("pk")))
 

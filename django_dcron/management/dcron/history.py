@@ -323,7 +323,7 @@ def run_document(run: Run) -> dict[str, Any]:
         "job": str(run.job),
         "state": run.state,
         "reason": run.reason,
-        "trigger": run.trigger,
+        "trigger": run.shown_trigger,
         "scheduled_at": iso(run.scheduled_at),
         "due_at": iso(run.due_at),
         "claimed_at": iso(run.claimed_at),

@@ -95,6 +95,19 @@ FOUND = [
 ]
 
 
+def test_rerun_that_queues_like_a_backfill_is_found_and_shown_as_a_rerun(
+    api: Api, runs: dict[str, Run]
+) -> None:
+    values = {"trigger": "backfill", "state": "waiting", "rerun_of": runs["2"]}
+    runs["6"] = _run(runs["2"].job, 6, **values)
+    assert _found(api, runs, trigger="rerun") == "6"
+    assert _found(api, runs, trigger="backfill") == "4"
+    assert [each["trigger"] for each in api.get("runs/", state="waiting").json()["results"]] == [
+        "rerun"
+    ]
+    assert api.get(f"runs/{runs['6'].pk}/").json()["trigger"] == "rerun"
+
+
 @pytest.mark.parametrize(("limit", "read_limit"), [(50, 10_000), (50, 1), (1, 10_000), (2, 2)])
 def test_filters_and_orders_are_correct_at_any_page_size(
     limit: int,

@@ -23,6 +23,7 @@ from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import jobs_with_tag
 from django_dcron.models import Job, Run
+from django_dcron.models.run import SHOWN_TRIGGER
 from django_dcron.policies.lifecycle import State, Trigger
 
 ORDERINGS = ("-scheduled_at", "scheduled_at", "-due_at", "due_at")
@@ -100,9 +101,8 @@ def other_filters(
         # As expressions, these filters keep a database from using the index on states and sorting
         # its rows.
         for name in columns:
-            runs = runs.alias(**{f"of_{name}": Coalesce(F(name), Value(""))}).filter(
-                **{f"of_{name}": query[name]}
-            )
+            column = SHOWN_TRIGGER if name == "trigger" else Coalesce(F(name), Value(""))
+            runs = runs.alias(**{f"of_{name}": column}).filter(**{f"of_{name}": query[name]})
         if jobs is not None:
             runs = runs.alias(of_job=F("job_id") + 0).filter(of_job__in=jobs.values("pk"))
         return runs

@@ -64,7 +64,9 @@ class RunSerializer(StrictModelSerializer):
 
     job = RunJobSerializer(read_only=True)
     state = serializers.ChoiceField([state.value for state in State], read_only=True)
-    trigger = serializers.ChoiceField([trigger.value for trigger in Trigger], read_only=True)
+    trigger = serializers.ChoiceField(
+        [trigger.value for trigger in Trigger], source="shown_trigger", read_only=True
+    )
     rerun_of = serializers.UUIDField(source="rerun_of_id", read_only=True, allow_null=True)
 
     class Meta:

@@ -211,13 +211,7 @@ def _log_late(run: Run, attempt: int, ending: Ending) -> None:
         run.job.max_attempts,
         ending.outcome.value,
         run.pk,
-        extra={
-            "event": "late_outcome",
-            "job": str(run.job),
-            "run": str(run.pk),
-            "attempt": attempt,
-            "outcome": ending.outcome.value,
-        },
+        extra={"event": "late_outcome", **_log_fields(run, attempt, ending)},
     )
 
 
@@ -247,13 +241,7 @@ def _log_ended(run: Run, attempt: int, ending: Ending, retry_in: timedelta | Non
         # The traceback isn't logged here: `dcron history RUN` shows it.
         f" run={run.pk}" if level == logging.WARNING else "",
         f" error={ending.reason}" if ending.reason else "",
-        extra={
-            "event": "attempt_ended",
-            "job": str(run.job),
-            "run": str(run.pk),
-            "attempt": attempt,
-            "outcome": ending.outcome.value,
-        },
+        extra={"event": "attempt_ended", **_log_fields(run, attempt, ending)},
     )
 
 
@@ -268,14 +256,18 @@ def _log_ignored(run: Run, attempt: int, ending: Ending) -> None:
         ending.outcome.value,
         run.pk,
         f" error={ending.reason}" if ending.reason else "",
-        extra={
-            "event": "outcome_ignored",
-            "job": str(run.job),
-            "run": str(run.pk),
-            "attempt": attempt,
-            "outcome": ending.outcome.value,
-        },
+        extra={"event": "outcome_ignored", **_log_fields(run, attempt, ending)},
     )
+
+
+def _log_fields(run: Run, attempt: int, ending: Ending) -> dict[str, str | int]:
+    """Return the structured fields for log records about the outcome."""
+    return {
+        "job": str(run.job),
+        "run": str(run.pk),
+        "attempt": attempt,
+        "outcome": ending.outcome.value,
+    }
 
 
 def _level(ending: Ending) -> int:

@@ -30,13 +30,34 @@ def string(node: ast.AST | None) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
+@cache
+def functions_that_return_fields() -> dict[str, set[str]]:
+    """Return the keys of the dict that each function returns, by its name."""
+    return {
+        node.name: {key for key in map(string, node.body[-1].value.keys) if key}
+        for path in sorted((ROOT / "django_dcron").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        and node.name.endswith("log_fields")
+        and isinstance(node.body[-1], ast.Return)
+        and isinstance(node.body[-1].value, ast.Dict)
+    }
+
+
 def logged_events() -> Iterator[tuple[str, set[str]]]:
-    """Yield each event with the other fields of the same dict."""
+    """Yield each event with the other fields of the same dict.
+
+    They include the fields of a function that the dict unpacks, such as ``**log_fields(run)``.
+    """
     for _, node in dicts_and_calls():
         if isinstance(node, ast.Dict):
             values = {string(key): value for key, value in zip(node.keys, node.values, strict=True)}
             if event := string(values.get("event")):
-                yield event, {key for key in values if key} - {"event"}
+                fields = {key for key in values if key} - {"event"}
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if key is None and isinstance(value, ast.Call):
+                        fields |= functions_that_return_fields()[ast.unparse(value.func)]
+                yield event, fields
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)

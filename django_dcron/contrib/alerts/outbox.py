@@ -175,7 +175,7 @@ def send_to(destination: str, send: Send = send) -> int:
     try:
         if found is None:
             # During a deploy that adds a channel, other nodes may already have its settings.
-            raise SendFailed("the node's settings don't contain the channel")
+            raise SendFailed(_why_not_found(destination))
         send(found.settings, *_subject_and_text(alerts), LEVELS[_severity(alerts[0])])
     except Exception as error:
         # A channel runs third-party code, which may raise anything. Store and log the error.
@@ -184,6 +184,14 @@ def send_to(destination: str, send: Send = send) -> int:
         return 0
     rows.update(sent_at=database_now(using), try_at=None, claim=None, error="")
     return len(alerts)
+
+
+def _why_not_found(destination: str) -> str:
+    """Return why the settings don't contain the destination."""
+    channel, _space, _number = destination.partition(" ")  # such as ``ops 2``
+    if settings.ALERT_CHANNELS.get(channel) == {}:
+        return "the channel's value is invalid; to see why: manage.py check"
+    return "the node's settings don't contain the channel"
 
 
 def prune_alerts() -> bool:

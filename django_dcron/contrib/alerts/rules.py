@@ -31,12 +31,15 @@ def rules_of_settings() -> tuple[Rule, ...]:
 def rules_of_job(name: str, value: Any, default_rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """Return the rules of a job. If its own rules are invalid, the default rules apply.
 
-    Removing a channel, for example, makes the rules that name it invalid. ``name``: the job's name,
-    for the log. ``value``: the value of the job's field ``alerts``.
+    Removing a channel, for example, makes the rules that name it invalid. So does an invalid value
+    of a channel, because it has no receivers: otherwise, nobody might be notified.
+
+    ``name``: the job's name, for the log. ``value``: the value of the job's field ``alerts``.
     """
     if value is not None:
+        with_receivers = [channel for channel, found in settings.ALERT_CHANNELS.items() if found]
         try:
-            return read_rules(value, settings.ALERT_CHANNELS, of_job=True)
+            return read_rules(value, with_receivers, of_job=True)
         except InvalidRule as error:
             extra = {"event": "alert_rules", "job": name}
             text = "alert rules invalid, using DCRON_ALERTS: job=%s error=%s"

@@ -517,13 +517,15 @@ def test_concurrent_alerters_report_each_event_once(service: Service, settings: 
     assert Alert.objects.filter(sent_at=None).count() == 0
 
 
-def test_general_rules_apply_if_the_channel_of_a_job_rule_is_missing(
-    service: Service, settings: Settings
+@pytest.mark.parametrize("channel", ["gone", "invalid"])
+def test_general_rules_apply_if_the_channel_of_a_job_rule_is_missing_or_invalid(
+    service: Service, settings: Settings, channel: str
 ) -> None:
     settings.DCRON_ALERTS = FAILED
+    settings.DCRON_ALERT_CHANNELS |= {"invalid": {"apprise": 8899}}
     Alerter(Leader()).check_and_send()
     job = make_idle_job(name="grind")
-    Job.objects.filter(pk=job.pk).update(alerts=[{"on": "failed", "to": ["gone"]}])
+    Job.objects.filter(pk=job.pk).update(alerts=[{"on": "failed", "to": [channel]}])
     finish_run(job)
     Alerter(Leader()).check_and_send()
     assert service.subjects == ["[dcron] grind failed"]

@@ -170,15 +170,24 @@ def test_alert_is_abandoned_after_the_last_try_and_keeps_its_error(
     assert logged(caplog, "alert_given_up", row.channel, "(json)", channel=row.channel)
 
 
-def test_alert_for_a_removed_channel_is_abandoned_after_the_last_try(
-    service: Service, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("channel", "error"), [("gone", "don't contain the channel"), ("chat", "manage.py check")]
+)
+def test_alert_for_a_removed_or_invalid_channel_is_abandoned_after_the_last_try(
+    service: Service,
+    settings: Settings,
+    caplog: pytest.LogCaptureFixture,
+    channel: str,
+    error: str,
 ) -> None:
-    store_alerts([message(1, to=("gone",))])
+    settings.DCRON_ALERT_CHANNELS |= {"chat": {"apprise": 8899}}
+    store_alerts([message(1, to=(channel,))])
     Alert.objects.update(tries=outbox.MAX_TRIES - 1)
     assert send_due() == 0
     row = Alert.objects.get()
-    assert (row.try_at, row.error) == (None, "the node's settings don't contain the channel")
-    assert logged(caplog, "alert_given_up", "channel=gone", channel="gone")
+    assert row.try_at is None
+    assert error in row.error
+    assert logged(caplog, "alert_given_up", f"channel={channel}", channel=channel)
 
 
 def test_alert_waits_for_a_node_whose_settings_contain_the_channel(

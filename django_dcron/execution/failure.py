@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import dropwhile
 from traceback import FrameSummary, TracebackException
 
@@ -21,10 +21,11 @@ from django_dcron.exceptions import (
     UnknownTarget,
 )
 from django_dcron.execution.current import CurrentRun
+from django_dcron.models.attempt import LONGEST_PLACE
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.policies.retry import Failure, FailureClass, exception_name, refused_retry_message
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
-from django_dcron.utils.bounded_text import replace_unstorable, truncate_middle
+from django_dcron.utils.bounded_text import replace_unstorable, truncate_middle, with_ellipsis
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.messages import with_full_stop
 
@@ -50,12 +51,14 @@ def ending_of(exception: BaseException, run: CurrentRun) -> Ending:
         outcome = Outcome.TIMED_OUT
     else:
         outcome = Outcome.FAILED
+    traceback, raised_in = _traceback_and_place(exception)
     return Ending(
         outcome=outcome,
         failure=None if outcome is Outcome.CANCELLED else _failure(exception, names),
         exception_class=replace_unstorable(exception_name(type(_named(exception))))[:255],
         message=truncate_middle(_message(exception, outcome, run), settings.LOG_LIMIT),
-        traceback=truncate_middle(_traceback(exception), settings.LOG_LIMIT),
+        traceback=truncate_middle(traceback, settings.LOG_LIMIT),
+        raised_in=with_ellipsis(replace_unstorable(raised_in), LONGEST_PLACE),
         output=run.output(),
     )
 
@@ -150,21 +153,33 @@ def _with_advice(text: str, advice: str) -> str:
     return f"{with_full_stop(text)} {advice}"
 
 
-def _traceback(exception: BaseException) -> str:
-    """Format the traceback, without the leading frames above the target in each exception.
+def _traceback_and_place(exception: BaseException) -> tuple[str, str]:
+    """Return the traceback as text, and the place that raised the exception.
 
-    Those frames of this package and of Celery are the same for every run. The exception that this
-    package raises from the target's is left out (``_named``), so that the target's is the last one.
+    The traceback has no leading frames above the target in each exception. Those frames of this
+    package and of Celery are the same for every run. The exception that this package raises from
+    the target's is left out (``_named``), so that the target's is the last one.
     """
     try:
         formatted = TracebackException.from_exception(exception, compact=True)
         if _is_wrapper(exception, formatted) and formatted.__cause__ is not None:
             formatted = formatted.__cause__
         for part in _with_causes(formatted):
-            part.stack[:] = list(dropwhile(_is_above_target, part.stack)) or part.stack
-        return "".join(formatted.format())
+            part.stack[:] = list(dropwhile(_is_of_framework, part.stack)) or part.stack
+        return "".join(formatted.format()), _place(formatted.stack)
     except Exception as error:  # formatting calls third-party code
-        return f"(unreadable traceback: {type(error).__name__})"
+        return f"(unreadable traceback: {type(error).__name__})", ""
+
+
+def _place(stack: Sequence[FrameSummary]) -> str:
+    """Return the last place in the job's code, or else the last place of all, if there is one.
+
+    So this is the line that a timeout interrupted, not the line of this package that raised it.
+    """
+    in_job = [frame for frame in stack if not _is_of_framework(frame)]
+    for frame in reversed(in_job or stack):
+        return f'File "{frame.filename}", line {frame.lineno}, in {frame.name}'
+    return ""
 
 
 def _is_wrapper(exception: BaseException, formatted: TracebackException) -> bool:
@@ -172,7 +187,7 @@ def _is_wrapper(exception: BaseException, formatted: TracebackException) -> bool
     return (
         _named(exception) is not exception
         and not getattr(exception, "__notes__", ())
-        and all(map(_is_above_target, formatted.stack))
+        and all(map(_is_of_framework, formatted.stack))
     )
 
 
@@ -185,7 +200,7 @@ def _with_causes(exception: TracebackException) -> Iterator[TracebackException]:
             remaining += [current.__cause__, current.__context__, *(current.exceptions or ())]
 
 
-def _is_above_target(frame: FrameSummary) -> bool:
+def _is_of_framework(frame: FrameSummary) -> bool:
     if frame.filename.startswith(OUR_FILES):
         return True
     modules = filter(None, map(sys.modules.get, CELERY_MODULES))

@@ -1953,6 +1953,15 @@ class Migration(migrations.Migration):
                 ),
                 ("message", models.TextField(blank=True, verbose_name="message")),
                 ("traceback", models.TextField(blank=True, verbose_name="traceback")),
+                (
+                    "raised_in",
+                    models.CharField(
+                        blank=True,
+                        editable=False,
+                        help_text="The file, line and function of the job's code that raised the exception.",
+                        max_length=500,
+                    ),
+                ),
                 ("log", models.TextField(blank=True, verbose_name="log")),
                 (
                     "result",

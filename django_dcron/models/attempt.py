@@ -27,6 +27,7 @@ OUTCOME_LABELS = [
 ]
 
 LONGEST_RELEASE = 64
+LONGEST_PLACE = 500
 
 
 class Attempt(models.Model):
@@ -78,6 +79,12 @@ class Attempt(models.Model):
     exception_class = models.CharField(_("exception"), max_length=255, blank=True)
     message = models.TextField(_("message"), blank=True)
     traceback = models.TextField(_("traceback"), blank=True)
+    raised_in = models.CharField(
+        max_length=LONGEST_PLACE,
+        blank=True,
+        editable=False,
+        help_text=_("The file, line and function of the job's code that raised the exception."),
+    )
     log = models.TextField(_("log"), blank=True)
     result = models.TextField(
         _("result"), blank=True, help_text=_("JSON. If it was cut, a mark shows where.")

@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -50,6 +50,8 @@ class Ending:
     exception_class: str = ""
     message: str = ""
     traceback: str = ""
+    raised_in: str = ""
+    """The place in the job's code that raised the exception."""
     result: str = ""
     output: dict[str, Any] = field(default_factory=dict)
     """The columns of the attempt with its log and progress, if they are known."""
@@ -62,7 +64,7 @@ class Ending:
 
     def without_texts(self, why: str) -> Ending:
         """Return the outcome without texts, for a database that refuses them."""
-        return replace(self, exception_class="", message=why, traceback="", result="", output={})
+        return Ending(self.outcome, self.failure, message=why)
 
     def columns(self) -> dict[str, Any]:
         """Return the columns to write to the attempt's row."""
@@ -73,6 +75,7 @@ class Ending:
             "exception_class": self.exception_class,
             "message": self.message,
             "traceback": self.traceback,
+            "raised_in": self.raised_in,
             "result": self.result,
             **self.output,
         }

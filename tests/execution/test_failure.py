@@ -1,5 +1,6 @@
 """From an exception to an ending, even if the exception's own methods fail."""
 
+import re
 from datetime import timedelta
 from typing import Any
 from unittest import mock
@@ -8,7 +9,7 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from django.db import OperationalError
 
-from django_dcron import targets
+from django_dcron import exceptions, targets
 from django_dcron.exceptions import (
     InvalidArguments,
     PermanentFailure,
@@ -19,6 +20,7 @@ from django_dcron.exceptions import (
     UnknownTarget,
 )
 from django_dcron.execution.failure import OLDER_CODE, RESTART, ending_of, exception_names
+from django_dcron.models.attempt import LONGEST_PLACE
 from django_dcron.policies.incidents import message_line
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.policies.retry import FailureClass
@@ -232,6 +234,29 @@ def test_class_message_and_traceback_are_recorded() -> None:
     assert kept.reason == "django_dcron.exceptions.PermanentFailure: no such shop"
 
 
+def test_place_is_the_last_one_in_the_code_of_the_job() -> None:
+    """Wherever this package is installed: the code calls into it, and it raises the exception."""
+
+    def refresh() -> None:
+        RetryLater(after="soon")  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError) as raised:
+        refresh()
+    kept = ending(raised.value)
+    assert exceptions.__file__ in kept.traceback
+    assert re.fullmatch(rf'File "{re.escape(__file__)}", line \d+, in refresh', kept.raised_in)
+
+
+def test_long_place_is_cut() -> None:
+    names: dict[str, Any] = {}
+    exec(compile("def f(): 1 / 0", "\udcff" * 1000, "exec"), names)  # noqa: S102
+    with pytest.raises(ZeroDivisionError) as raised:
+        names["f"]()
+    place = ending(raised.value).raised_in
+    assert (place[:6], len(place)) == ('File "', LONGEST_PLACE)
+    assert place.encode()
+
+
 def test_huge_message_keeps_its_beginning_and_end(settings: Any) -> None:
     settings.DCRON_LOG_LIMIT = 1000
     kept = ending(ValueError("begin" + "x" * 5_000_000 + "end"))
@@ -270,7 +295,8 @@ def test_exception_whose_methods_fail_is_recorded() -> None:
 
 def test_traceback_that_cannot_be_formatted_is_replaced_by_a_note() -> None:
     with mock.patch("traceback.TracebackException.from_exception", side_effect=RecursionError):
-        assert ending(ValueError()).traceback == "(unreadable traceback: RecursionError)"
+        kept = ending(ValueError())
+    assert (kept.traceback, kept.raised_in) == ("(unreadable traceback: RecursionError)", "")
 
 
 def test_exception_class_with_an_invalid_name_is_recorded() -> None:

@@ -323,7 +323,7 @@ def test_cancelled_attempt_of_another_execution_is_not_closed() -> None:
 
 
 def test_ending_has_empty_texts_by_default() -> None:
-    texts = {"exception_class": "", "message": "", "traceback": "", "result": ""}
+    texts = dict.fromkeys(("exception_class", "message", "traceback", "raised_in", "result"), "")
     assert Ending(Outcome.LOST).columns() == {"outcome": Outcome.LOST, "incident": 0, **texts}
     assert Ending(Outcome.SUCCEEDED).columns() == {"outcome": Outcome.SUCCEEDED, **texts}
     assert (Ending(Outcome.LOST).failure, Ending(Outcome.LOST).reason) == (None, "")
@@ -331,8 +331,9 @@ def test_ending_has_empty_texts_by_default() -> None:
 
 def test_without_texts_keeps_only_the_outcome() -> None:
     ending = replace(failed(), result="42").without_texts("refused")
-    texts = {"exception_class": "", "message": "refused", "traceback": "", "result": ""}
-    assert ending.columns() == {"outcome": Outcome.FAILED, "incident": 0, **texts}
+    texts = dict.fromkeys(("exception_class", "message", "traceback", "raised_in", "result"), "")
+    expected = {"outcome": Outcome.FAILED, "incident": 0, **texts, "message": "refused"}
+    assert ending.columns() == expected
     assert ending.failure == failed().failure
 
 

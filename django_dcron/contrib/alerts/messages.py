@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from itertools import takewhile
 from typing import NamedTuple
 
 from django.urls import NoReverseMatch, reverse
@@ -15,27 +13,13 @@ from django_dcron.contrib.alerts.failures import LATEST, ReportedFailures
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
-from django_dcron.execution.failure import OUR_FILES
 from django_dcron.models import Alert, Attempt, Job, Node, Run
 from django_dcron.policies.alerting import EVERY, AlertKind, Event
 from django_dcron.policies.health.problems import Issue
 from django_dcron.policies.lifecycle import State
-from django_dcron.utils.bounded_text import OMISSION_MARK
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.time_format import format_site_time
-
-HEADER = "Traceback (most recent call last):\n"
-BETWEEN_EXCEPTIONS = (
-    "\nThe above exception was the direct cause of the following exception:\n",
-    "\nDuring handling of the above exception, another exception occurred:\n",
-)
-"""What a traceback has between an exception and the one that it led to."""
-OUR_PLACE = re.compile(
-    rf'File "(?:{re.escape(OUR_FILES)}'
-    r'|[^"]*[/\\](?:(?:site|dist)-packages[/\\]django_dcron|django_dcron[/\\]execution)[/\\])'
-)
-"""The beginning of a place in this package. The worker may have installed it in another path."""
 
 
 class AlertContent(NamedTuple):
@@ -171,33 +155,13 @@ def _lines_about(run: Run, state: State | None) -> Iterator[str]:
         yield f"{earlier} missed, since {format_site_time(run.missed_from)}"
     if state is State.FAILED:
         attempts = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk)
-        last = attempts.order_by("-number").values_list("message", "traceback").first()
-        message, traceback = last or ("", "")
+        last = attempts.order_by("-number").values_list("message", "raised_in").first()
+        message, raised_in = last or ("", "")
         if message and in_one_line(ValueError(message)) not in run.reason:
             yield message[:1000]
-        yield _raised_at(traceback)
+        yield raised_in
     if link := _link("Run", "run_change", run.pk):
         yield link
-
-
-def _raised_at(traceback: str) -> str:
-    """Return the last line of the traceback that names a place in the code, or an empty text.
-
-    Places in this package, such as the one that raises a timeout, count only if there is no other.
-    """
-    last = traceback[max(0, *map(traceback.rfind, BETWEEN_EXCEPTIONS)) :]
-    frames = last.partition(HEADER)[2]
-    cut = OMISSION_MARK.search(frames)
-    if cut and all(map(_is_of_frame, frames[: cut.start()].splitlines())):
-        frames = frames[cut.end() :].partition("\n")[2]  # after the rest of a line
-    lines = takewhile(_is_of_frame, frames.splitlines())
-    places = [line.strip() for line in lines if line.startswith('  File "')]
-    others = [place for place in places if not OUR_PLACE.match(place)]
-    return next(reversed(others or places), "")
-
-
-def _is_of_frame(line: str) -> bool:
-    return line.startswith(" ")
 
 
 def _link(label: str, page: str, *args: object) -> str:

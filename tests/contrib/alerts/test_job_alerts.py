@@ -14,7 +14,6 @@ from django_dcron.contrib.alerts import job_alerts, messages
 from django_dcron.contrib.alerts.alerter import Alerter
 from django_dcron.contrib.alerts.outbox import Message
 from django_dcron.db.now import database_now
-from django_dcron.execution import interruption
 from django_dcron.execution.executor import execute
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.jobs.pausing import pause_failing_jobs
@@ -327,69 +326,6 @@ def test_alert_about_an_exception_names_the_line_that_raised_it(
     alerter.check_and_send()
     text = service.received[0]["message"]
     assert re.search(r'^File ".*tests/app/tasks\.py", line \d+, in fail$', text, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("traceback", "place"),
-    [
-        ("", ""),
-        ("RuntimeError", ""),
-        (
-            'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n'
-            '  File "b.py", line 2, in g\n    raise E\nE: oh\n  File "quoted.py", line 3, in h\n',
-            'File "b.py", line 2, in g',
-        ),
-        (
-            'Traceback (most recent call last):\n  File "a.py", line 1, in f\nE: oh\n'
-            "\nThe above exception was the direct cause of the following exception:\n\n"
-            'Traceback (most recent call last):\n  File "c.py", line 4, in h\nF: no\n',
-            'File "c.py", line 4, in h',
-        ),
-        (
-            'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g'
-            "\n[... 9,000 characters omitted ...]\n"
-            'ile "b.py", line 2, in g\n    h()\n  File "c.py", line 3, in h\n    raise E\nE: oh\n',
-            'File "c.py", line 3, in h',
-        ),
-        (
-            'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
-            "\n[... 9,000 characters omitted ...]\n very long message\n",
-            "",
-        ),
-        (
-            'Traceback (most recent call last):\n  File "a.py", line 1, in f\nE: very long'
-            '\n[... 9,000 characters omitted ...]\n message\n  File "quoted.py", line 3, in h\n',
-            'File "a.py", line 1, in f',
-        ),
-        (
-            'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n'
-            '  File "b.py", line 2, in g\n    sleep(60)\n'
-            f'  File "{interruption.__file__}", line 3, in _handle\n    raise exception\nE\n',
-            'File "b.py", line 2, in g',
-        ),
-        *(
-            (
-                "Traceback (most recent call last):\n"
-                '  File "/srv/django_dcron/b.py", line 2, in g\n'
-                f'  File "{directory}/{module}.py", line 3, in h\nE\n',
-                'File "/srv/django_dcron/b.py", line 2, in g',
-            )
-            for directory, module in (
-                ("/app/.venv/lib/python3.12/site-packages/django_dcron", "control"),
-                ("/usr/lib/python3/dist-packages/django_dcron", "control"),
-                ("/src/django_dcron/execution", "interruption"),
-                (r"C:\venv\Lib\site-packages\django_dcron", "control"),
-            )
-        ),
-        (
-            "Traceback (most recent call last):\n"
-            f'  File "{interruption.__file__}", line 3, in h\nE\n',
-            f'File "{interruption.__file__}", line 3, in h',
-        ),
-    ],
-)
-def test_place_is_that_of_the_last_exception(traceback: str, place: str) -> None:
-    assert messages._raised_at(traceback) == place
 
 
 def test_rules_of_a_job_replace_the_general_rules(service: Service, settings: Settings) -> None:

@@ -83,6 +83,7 @@ _REPEATING = re.compile(
 )
 EXAMPLE_DATE = "2026-12-07"
 """The date of the schedule that is suggested for a single time without a date."""
+_EXAMPLE = f"@at {EXAMPLE_DATE}T09:00"
 _KNOWN_WORDS = PARTS_OF_DAY | {"working", "business"}
 _QUARTERS = "JAN,APR,JUL,OCT"
 _LAST_OF_QUARTERS = "MAR,JUN,SEP,DEC"
@@ -137,7 +138,7 @@ def suggest_single_time(text: str) -> str:
         return ""
     if found := re.fullmatch(_ISO_TIME, text.strip().upper()):
         moment = f"{found[1]}T{found[2]}"
-        return f"@at {moment if _is_iso_time(moment) else f'{EXAMPLE_DATE}T09:00'}"
+        return f"@at {moment}" if _is_iso_time(moment) else _EXAMPLE
     words = re.sub(rf"({_ISO_DATE})t(?=\d)", r"\1 ", _normalize(text))
     if not _SINGLE_TIME.search(words) or _REPEATING.search(words):
         return ""
@@ -145,10 +146,9 @@ def suggest_single_time(text: str) -> str:
     day = dates[0] if len(dates) == 1 and _date(dates[0]) else ""
     words, times = take_times(with_at(words))
     found = re.fullmatch(rf"(?:once ?)?(?:{_NEAR_DAY}|(?:on )?({_ISO_DATE}))?", words)
-    if times is None or len(times) != 1 or not found or (found[1] or "") != day:
-        has_other_time = times != [] or re.search(r"\d", words.replace(day, ""))
-        return f"@at {EXAMPLE_DATE if has_other_time or not day else day}T09:00"
-    (hour, minute) = times[0]
+    if times is None or len(times) > 1 or not found or (found[1] or "") != day:
+        return _EXAMPLE
+    hour, minute = times[0] if times else (9, 0)
     return f"@at {day or EXAMPLE_DATE}T{hour:02}:{minute:02}"
 
 

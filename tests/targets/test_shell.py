@@ -249,11 +249,16 @@ def test_death_of_the_process_ends_the_whole_process_group(
 
 
 FORKS = """
-import os, threading, time
+import os, sys, threading, time
 from django_dcron.targets import Invocation, process_guard, shell
 target = shell.ShellTarget("job", ["sh", "-c", "echo $$ > pid.new; mv pid.new pid; exec sleep 600"])
 threading.Thread(target=lambda: target.call(Invocation())).start()
+end = time.monotonic() + float(sys.argv[1])
 while not (process_guard._guards and os.path.exists("pid")):
+    if time.monotonic() > end:
+        if os.path.exists("pid"):
+            os.killpg(int(open("pid").read()), 9)
+        os._exit(1)
     time.sleep(0.01)
 child = os.fork()
 if not child:
@@ -266,10 +271,12 @@ def test_command_ends_although_a_forked_child_of_the_process_lives(tmp_path: Pat
     """The child inherits the process's end of the guard's pipe."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        python(FORKS), cwd=tmp_path, stdout=subprocess.PIPE, env=environment
+        python(FORKS, str(TIMEOUT)), cwd=tmp_path, stdout=subprocess.PIPE, env=environment
     ) as process:
         assert process.stdout
-        child = int(process.stdout.readline())
+        line = process.stdout.readline()
+        assert line, "no command with a guard"
+        child = int(line)
         process.kill()
         try:
             wait_for(lambda: gone(int((tmp_path / "pid").read_text())), TIMEOUT)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import threading
 from contextlib import suppress
 from weakref import WeakSet
 
@@ -37,15 +38,23 @@ It ignores the signals that a supervisor sends to all processes of a worker.
 
 
 _guards: WeakSet[ProcessGuard] = WeakSet()
+_opening = threading.RLock()
+"""Held from the creation of a pipe until its guard is in ``_guards``, so that no fork is between.
+
+It is reentrant, because a signal handler may fork.
+"""
 
 
 def _close_inherited() -> None:
     """Close the pipes in a forked child. Otherwise, they would stay open while the child lives."""
     for guard in _guards:
         guard.close()
+    _opening.release()
 
 
-os.register_at_fork(after_in_child=_close_inherited)
+os.register_at_fork(
+    before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_close_inherited
+)
 
 
 class ProcessGuard:
@@ -54,9 +63,10 @@ class ProcessGuard:
     def __init__(self, group: int, termination_seconds: float):
         """Start the guard. Without ``/bin/sh``, the process group has none, which is logged."""
         self._process = None
-        reader, writer = os.pipe()  # not inherited by programs that this process starts
-        self._pipe = os.fdopen(writer, "wb", buffering=0)
-        _guards.add(self)
+        with _opening:
+            reader, writer = os.pipe()  # not inherited by programs that this process starts
+            self._pipe = os.fdopen(writer, "wb", buffering=0)
+            _guards.add(self)
         try:
             self._process = subprocess.Popen(  # noqa: S603 (no text of others)
                 [SHELL, "-c", SCRIPT, "guard", str(group), str(round(termination_seconds))],
@@ -80,7 +90,8 @@ class ProcessGuard:
 
     def dismiss(self) -> None:
         """End the guard. The process group continues."""
-        with suppress(OSError):  # the guard was killed
+        # The guard was killed, or this process is a forked child, in which the pipe is closed.
+        with suppress(OSError, ValueError):
             self._pipe.write(b"\n")
         self.close()
         if self._process is not None:

@@ -285,6 +285,52 @@ def test_command_ends_although_a_forked_child_of_the_process_lives(tmp_path: Pat
             os.kill(child, signal.SIGKILL)
 
 
+def test_fork_waits_until_the_pipe_of_a_new_guard_can_be_closed_in_the_child() -> None:
+    code = """
+import os, threading
+from django_dcron.targets import process_guard
+open_pipe, pipes = os.pipe, []
+def fork():
+    if child := os.fork():
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    else:
+        os._exit(os.path.exists(f"/proc/self/fd/{pipes[0][1]}"))
+forking, statuses = threading.Thread(target=fork), []
+def pipe_during_fork():
+    if not pipes:
+        pipes.append(open_pipe())
+        forking.start()
+        forking.join(1)  # times out, because the fork waits for the guard
+        return pipes[0]
+    return open_pipe()
+os.pipe = pipe_during_fork
+guard = process_guard.ProcessGuard(os.getpgrp(), 0)
+forking.join()
+guard.dismiss()
+raise SystemExit(statuses != [0])
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(
+        python(code), env=environment, timeout=TIMEOUT, check=True, start_new_session=True
+    )
+
+
+def test_forked_child_dismisses_a_guard_that_belongs_to_its_parent() -> None:
+    code = """
+import os
+from django_dcron.targets.process_guard import ProcessGuard
+guard = ProcessGuard(os.getpgrp(), 0)
+child = os.fork()
+guard.dismiss()
+if child:
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run(
+        python(code), env=environment, timeout=TIMEOUT, check=True, start_new_session=True
+    )
+
+
 def test_guard_exits_with_the_command(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,7 +24,6 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from django_dcron.exceptions import TranslatableError
-from django_dcron.utils.channel_names import is_channel_name
 from django_dcron.utils.durations import parse_duration_text, write_duration
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
@@ -33,6 +32,8 @@ SHORTEST = timedelta(seconds=1)
 LONGEST = timedelta(days=3650)
 MOST_FAILURES = 1_000_000
 """The largest value of ``after``. The message about an invalid value names it."""
+LONGEST_SHOWN = 30
+"""The length of the longest text that errors quote. Tokens are longer."""
 
 
 class AlertKind(StrEnum):
@@ -127,7 +128,9 @@ def _read_rule(number: int, rule: Any, channels: Collection[str], of_job: bool) 
     known = ["on", "to", *([option] if option else [])]
     if unknown := [key for key in rule if key not in known]:
         raise InvalidRule(
-            _("rule %(number)d: unknown option %(value)s (allowed for %(kind)s: %(allowed)s)"),
+            _("rule %(number)d: unknown option (allowed for %(kind)s: %(allowed)s)")
+            if _may_be_secret(unknown[0])
+            else _("rule %(number)d: unknown option %(value)s (allowed for %(kind)s: %(allowed)s)"),
             number=number,
             value=_shown(unknown[0]),
             kind=kind.value,
@@ -175,13 +178,20 @@ def _read_channels(number: int, value: Any, channels: Collection[str]) -> tuple[
 
 
 def _shown(value: Any) -> str | TranslatableText:
-    """Return the value if it is a name, a number or a duration, otherwise its type.
-
-    Rules may contain the URL of a channel by mistake, and such URLs contain secrets.
-    """
-    if is_channel_name(value) or not value or isinstance(value, (int, float, timedelta)):
+    """Return the value, or only its type if it may be a secret."""
+    if not _may_be_secret(value):
         return repr(value)
     return TranslatableText(_("a value of type %(type)s"), type=type(value).__name__)
+
+
+def _may_be_secret(value: Any) -> bool:
+    """Return whether the value may contain an address or a token.
+
+    Rules may contain the URL or the token of a channel by mistake.
+    """
+    if isinstance(value, str):
+        return len(value) > LONGEST_SHOWN or "://" in value or "@" in value
+    return bool(value) and not isinstance(value, (int, float, timedelta))
 
 
 def _read_after(number: int, kind: AlertKind, value: Any) -> int:

@@ -7,11 +7,11 @@ by its position and type.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeGuard
 
-from django_dcron.utils.channel_names import is_channel_name
 from django_dcron.utils.durations import parse_duration_text
 from django_dcron.utils.setting_kinds import Setting
 from django_dcron.utils.suggestions import did_you_mean
@@ -25,6 +25,8 @@ ADDRESSES = {
 INTERVAL = "a timedelta, the minimum interval between two messages, such as timedelta(minutes=15)"
 KEYS = (*ADDRESSES, "every")
 CHANNEL = 'a dict such as {"mail": ["ops@example.com"]} or {"apprise": ["slack://..."]}'
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 
 Channels = Mapping[str, Mapping[str, Any]]
 
@@ -54,7 +56,7 @@ class AlertChannels(Setting[Channels]):
         return {
             name: {} if any(_problems({name: channel})) else channel
             for name, channel in read
-            if is_channel_name(name)
+            if _is_name(name)
         }
 
     def problem(self) -> str | None:
@@ -80,7 +82,7 @@ def _with_list(addresses: Any) -> Any:
 def _problems(channels: Mapping[Any, Any]) -> Iterator[str]:
     names: dict[str, str] = {}
     for number, (name, channel) in enumerate(channels.items(), start=1):
-        is_valid = is_channel_name(name)
+        is_valid = _is_name(name)
         shown = f"channel {name!r}" if is_valid else f"channel {number}"
         if not is_valid:
             yield (
@@ -116,7 +118,7 @@ def _problems_of_channel(name: str, channel: Any) -> Iterator[str]:
 
 
 def _unknown_key(number: int, key: Any) -> str:
-    near = did_you_mean(key, KEYS) if is_channel_name(key) else ""
+    near = did_you_mean(key, KEYS) if _is_name(key) else ""
     if near:
         return f"the key {key!r} is unknown.{near}"
     return f"key {number}, of type {type(key).__name__}, is unknown."
@@ -145,3 +147,8 @@ def _is_duration(value: Any) -> bool:
         return isinstance(value, str) and parse_duration_text(value) is not None
     except OverflowError:
         return False
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    """Return whether the value could be a channel's name. Other values may contain secrets."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None

@@ -31,6 +31,7 @@ EACH = Rule(AlertKind.FAILED, ("ops",), after=EVERY)
 RECOVERED = Rule(AlertKind.RECOVERED, ("ops",))
 MISSED = Rule(AlertKind.MISSED, ("ops",))
 SECRET_URL = "https://user:s3cret@example.com"
+SECRET_TOKEN = "xoxb-" + "12" * 12 + "-s3cret"
 
 ends = st.lists(st.booleans(), max_size=40)
 """For each run, oldest first: whether it succeeded."""
@@ -157,6 +158,11 @@ def test_valid_rules_are_parsed() -> None:
             "unknown_option",
             {"number": 1, "value": "'after'", "kind": "missed", "allowed": "on, to"},
         ),
+        (
+            [{"on": "missed", "to": ["ops"], "After it": 3}],
+            "unknown_option",
+            {"value": "'After it'"},
+        ),
         ([{"on": "failed", "to": ["ops"], "after": 0}], "invalid_after", {"value": "0"}),
         ([{"on": "failed", "to": ["ops"], "after": True}], "invalid_after", {"value": "True"}),
         ([{"on": "failed", "to": ["ops"], "after": 1.5}], "invalid_after", {"value": "1.5"}),
@@ -189,6 +195,11 @@ def test_valid_rules_are_parsed() -> None:
             [{"on": "late", "to": ["ops"], "within": "soon"}],
             "invalid_duration",
             {"value": "'soon'"},
+        ),
+        (
+            [{"on": "late", "to": ["ops"], "within": "1 hour 30"}],
+            "invalid_duration",
+            {"value": "'1 hour 30'"},
         ),
         ([{"on": "late", "to": ["ops"], "within": "0s"}], "invalid_duration", {"value": "'0s'"}),
         ([{"on": "late", "to": ["ops"], "within": "9" * 400 + "d"}], "invalid_duration", {}),
@@ -225,6 +236,9 @@ def test_invalid_rule_is_refused_with_code_and_parameters(
         [{"on": "failed", "to": [[SECRET_URL]]}],
         [{"on": "failed", "to": {"apprise": SECRET_URL}}],
         [{"on": SECRET_URL, "to": ["ops"]}],
+        [{"on": SECRET_TOKEN, "to": ["ops"]}],
+        [{"on": "failed", "to": [SECRET_TOKEN]}],
+        [{"on": "failed", "to": ["ops"], SECRET_TOKEN: 1}],
         [{"on": [SECRET_URL], "to": ["ops"]}],
         [{"on": "failed", "to": ["ops"], SECRET_URL: 1}],
         [{"on": "failed", "to": ["ops"], "after": SECRET_URL}],
@@ -232,7 +246,7 @@ def test_invalid_rule_is_refused_with_code_and_parameters(
         [{"on": "silent", "to": ["ops"], "for": {"url": SECRET_URL}}],
     ],
 )
-def test_url_in_an_invalid_rule_is_not_quoted(value: Any) -> None:
+def test_url_or_token_in_an_invalid_rule_is_not_quoted(value: Any) -> None:
     with pytest.raises(InvalidRule) as caught:
         read_rules(value, CHANNELS, of_job=True)
     assert "s3cret" not in str(caught.value)

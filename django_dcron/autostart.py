@@ -27,6 +27,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from enum import Enum
 from functools import wraps
 from types import FrameType
@@ -150,7 +151,10 @@ class Autostart:
         The last line may otherwise be an error that ended the node before.
         """
         is_logged = logger.hasHandlers() and logger.isEnabledFor(logging.INFO)
-        if self._in_runserver and not is_logged:
+        if not self._in_runserver or is_logged:
+            return
+        # Without stderr, or if it is closed, the node has to start all the same.
+        with suppress(AttributeError, OSError, ValueError):
             sys.stderr.write(f"node started: node={name}\n")
             sys.stderr.flush()
 

@@ -1,5 +1,6 @@
 """Test that ``DCRON_AUTOSTART`` starts nodes in the processes of web servers only."""
 
+import io
 import json
 import os
 import signal
@@ -339,6 +340,17 @@ def test_start_of_a_node_is_printed_in_runserver_unless_it_is_logged(
     starter._in_runserver = in_runserver
     starter.announce_start("web-1")
     assert capsys.readouterr().err == "node started: node=web-1\n" * is_printed
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_node_starts_without_stderr(is_closed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autostart.logger, "isEnabledFor", lambda level: False)
+    starter = autostart.Autostart(lambda _: None)
+    starter._in_runserver = True
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed if is_closed else None)
+    starter.announce_start("web-1")
 
 
 @pytest.mark.parametrize("forks", [False, True])

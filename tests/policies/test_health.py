@@ -896,6 +896,18 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
             {},
         ),
         (
+            {
+                "ran_lately": 5,
+                "muted_lately": 2,
+                "failed_lately": NamedCount(5),
+                "failures_lately": 9,
+                "keep_failing": NAMES,
+            },
+            (P.EVERY_RUN_FAILS, ERROR, None, {"jobs": 3, "failures": 9}, NAMES),
+            {"jobs": "3"},
+            {"names": LISTED},
+        ),
+        (
             {"unknown_targets": NAMES, "host": "web-1"},
             (P.UNKNOWN_TARGET, WARNING, None, {"targets": 3}, NAMES),
             {"targets": LISTED, "host": "web-1"},
@@ -1161,6 +1173,15 @@ def test_healthy_verdict_counts_nodes_only_if_jobs_are_enabled() -> None:
 def test_has_work_is_true_if_jobs_or_runs_exist(work: dict[str, Any]) -> None:
     assert SystemFacts(NOW, REDELIVER_AFTER, **work).has_work
     assert not SystemFacts(NOW, REDELIVER_AFTER).has_work
+
+
+def test_error_that_every_run_fails_says_if_muted_incidents_are_not_counted() -> None:
+    failing = {"failed_lately": NamedCount(3), "failures_lately": 9}
+    for muted in (0, 1):
+        verdict = assess(facts(ran_lately=3, muted_lately=muted, **failing))
+        (issue,) = verdict.issues
+        assert issue.problem is P.EVERY_RUN_FAILS
+        assert ("muted" in str(issue.summary)) is bool(muted)
 
 
 def test_freeze_is_not_reported_as_a_problem() -> None:

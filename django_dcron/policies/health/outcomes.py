@@ -50,21 +50,7 @@ def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
         and facts.failures_lately >= FAILURES_UNTIL_WARNING
     )
     if every_run_fails:
-        yield Issue(
-            Problem.EVERY_RUN_FAILS,
-            Severity.ERROR,
-            ngettext(
-                "Every run fails: the latest run of the %(jobs)s job that ran in the last hour "
-                "failed.",
-                "Every run fails: the latest runs of all %(jobs)s jobs that ran in the last hour "
-                "failed.",
-                ran_lately,
-                jobs=bounded_number(ran_lately),
-            ),
-            TranslatableText(_("Open the latest failed runs and look for a common cause.")),
-            None,
-            {"jobs": ran_lately, "failures": facts.failures_lately},
-        )
+        yield _every_run_fails(facts, ran_lately)
     else:
         yield from issues_of_lists(facts, _FAILING)
     yield from issues_of_lists(facts, _STOPPED_JOBS)
@@ -72,6 +58,42 @@ def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
         yield _unknown_targets(facts)
     if facts.long_runs:
         yield _long_runs(facts)
+
+
+def _every_run_fails(facts: SystemFacts, jobs: int) -> Issue:
+    """Return an error about the ``jobs`` that don't only fail with muted incidents."""
+    if facts.muted_lately:
+        summary = ngettext(
+            "Every run fails: the latest run of the %(jobs)s job that ran in the last hour failed. "
+            "Jobs that only fail with muted incidents aren't counted.",
+            "Every run fails: the latest runs of all %(jobs)s jobs that ran in the last hour "
+            "failed. Jobs that only fail with muted incidents aren't counted.",
+            jobs,
+            jobs=bounded_number(jobs),
+        )
+    else:
+        summary = ngettext(
+            "Every run fails: the latest run of the %(jobs)s job that ran in the last hour failed.",
+            "Every run fails: the latest runs of all %(jobs)s jobs that ran in the last hour "
+            "failed.",
+            jobs,
+            jobs=bounded_number(jobs),
+        )
+    remedy = TranslatableText(_("Open the latest failed runs and look for a common cause."))
+    if facts.keep_failing.names:
+        remedy = TranslatableText(
+            _("Open the latest failed runs and look for a common cause. Failing jobs: %(names)s."),
+            names=facts.keep_failing.listed,
+        )
+    return Issue(
+        Problem.EVERY_RUN_FAILS,
+        Severity.ERROR,
+        summary,
+        remedy,
+        None,
+        {"jobs": jobs, "failures": facts.failures_lately},
+        facts.keep_failing,
+    )
 
 
 def _unknown_targets(facts: SystemFacts) -> Issue:

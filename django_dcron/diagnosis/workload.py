@@ -70,12 +70,17 @@ def workloads(nodes: Iterable[Node], scope: Scope) -> list[Workload]:
     ]
 
 
-def latest_worker_replies(live: Iterable[Node]) -> tuple[WorkerFacts, ...] | None:
+def latest_worker_replies(
+    live: Iterable[Node], after: datetime | None = None
+) -> tuple[WorkerFacts, ...] | None:
     """Return the workers' replies to the node that asked last; None without a recent reply.
 
-    The runs that a worker doesn't know are combined from its replies to all nodes.
+    With ``after``, only requests after this time count. The runs that a worker doesn't know are
+    combined from its replies to all nodes.
     """
-    replies = _current_replies(live)
+    replies = [
+        (at, workers) for at, workers in _current_replies(live) if after is None or at > after
+    ]
     if not replies:
         return None
     unknown: defaultdict[str, set[str]] = defaultdict(set)

@@ -1355,6 +1355,23 @@ def test_queued_run_says_when_it_is_sent_again_if_its_queue_has_a_worker(
     assert "sent_again" not in codes(explain(job, NOON)), "a worker may start it at any moment"
 
 
+def test_answer_from_before_the_run_was_sent_is_no_sign_of_a_worker(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_DISPATCHER = "celery"
+    job, now = make_job(queue="reports"), database_now("default").replace(microsecond=0)
+    monkeypatch.setattr(clock, "fixed_at", now)
+    answered = now - 40 * SECOND
+    worker = {"name": "w1", "queues": ["reports"], "executes": True, "unknown_runs": []}
+    make_node(workers={"at": answered.isoformat(), "replies": [worker]})
+    run = make_run(job, state="queued", queued_at=answered - SECOND)
+    assert "needs_worker" not in codes(explain(job, NOON))
+    for state in ("queued", "pending"):
+        Run.objects.filter(pk=run.pk).update(state=state, queued_at=answered, deliveries=1)
+        found = codes(explain(job, NOON))
+        assert ("needs_worker" in found, "sent_again" in found) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("replies", "was_started", "is_told"),
     [

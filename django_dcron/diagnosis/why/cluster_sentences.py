@@ -72,7 +72,7 @@ def worker_sentences(data: ExplanationData, run: Run) -> list[Sentence]:
     if settings.DISPATCHER == "thread" or not queue:
         return []
     sentences = [*_idle_queue_sentences(data, run, queue)]
-    if _is_served(data, queue):
+    if _is_served(data, run, queue):
         sentences += _redelivery_sentences(data, run, queue)
     else:
         text = _("If no worker of the queue “%(queue)s” is running, start one.")
@@ -116,9 +116,12 @@ def _redelivery_sentences(data: ExplanationData, run: Run, queue: str) -> Iterat
         yield Sentence("sent_again", text, queue=queue, at=data.format_time(at))
 
 
-def _is_served(data: ExplanationData, queue: str) -> bool:
-    """Return whether workers that answer the nodes can execute runs from the queue."""
-    workers = latest_worker_replies(data.live_nodes) or ()
+def _is_served(data: ExplanationData, run: Run, queue: str) -> bool:
+    """Return whether workers of the queue have answered a node since the run was sent.
+
+    An earlier answer may be that of a worker that ended before the run was sent.
+    """
+    workers = latest_worker_replies(data.live_nodes, after=run.sent_at) or ()
     return any(
         queue in worker.queues and worker.executes and not worker.unknown_runs for worker in workers
     )

@@ -18,7 +18,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
-from django_dcron.diagnosis.why import other_jobs
+from django_dcron.diagnosis.why import latest, other_jobs
 from django_dcron.diagnosis.why.explanation import Answer, explain, run_outcome
 from django_dcron.diagnosis.why.explanation_data import OTHER_RUNS_READ_LIMIT, ExplanationData
 from django_dcron.diagnosis.why.latest import explain_latest
@@ -32,6 +32,7 @@ from django_dcron.models import (
     AuditEntry,
     AuditKind,
     Cursor,
+    Incident,
     Job,
     Limit,
     Node,
@@ -1481,6 +1482,26 @@ def test_latest_failure_of_an_auto_paused_job_is_the_run_that_failed_last() -> N
     (sentence,) = (each for each in answer.sentences if each.code == "latest_failure")
     assert sentence.params["command"] == f"manage.py dcron history {rerun.pk}"
     assert ": ." not in sentence, "the run has no reason"
+
+
+def test_latest_failure_is_searched_among_the_latest_runs_and_those_of_incidents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(latest, "RUNS_READ_LIMIT", 2)
+    job = make_job()
+    run = make_run(job, NOON - HOUR, state="failed", trigger="backfill", **run_times())
+    for minutes in (3, 2, 1):
+        make_run(job, NOON - minutes * MINUTE, **run_times(NOON - minutes * MINUTE))
+    reason = f"{pausing.AUTO_PAUSED}2 consecutive failed runs"
+    Job.objects.filter(pk=job.pk).update(enabled=False, pause_reason=reason)
+    job = Job.objects.get(pk=job.pk)
+    assert "latest_failure" not in codes(explain_latest(job, NOON + MINUTE))
+
+    seen = {"first_seen_at": NOON, "last_seen_at": NOON}
+    Incident.objects.create(job=job, fingerprint="beans", last_run=run.pk, **seen)
+
+    found = params(explain_latest(job, NOON + MINUTE), "latest_failure")
+    assert found["command"] == f"manage.py dcron history {run.pk}"
 
 
 def test_later_run_says_what_became_of_it_without_repeating_why_work_stands_still() -> None:

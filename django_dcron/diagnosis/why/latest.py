@@ -9,6 +9,7 @@ from datetime import datetime
 
 from django.utils.translation import gettext as _
 
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.why.cluster_sentences import freeze_sentences, node_sentences
 from django_dcron.diagnosis.why.explanation import Answer, explain, run_outcome
 from django_dcron.diagnosis.why.explanation_data import OCCURRENCE_TRIGGERS, ExplanationData
@@ -16,15 +17,17 @@ from django_dcron.diagnosis.why.pause_sentences import present_pause_sentences
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.jobs.pausing import AUTO_PAUSED
-from django_dcron.models import Job, Run
+from django_dcron.models import Incident, Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.timetable import BEGIN
 from django_dcron.targets.base import first_line
 from django_dcron.targets.shadow import is_shadow
 from django_dcron.utils.messages import with_full_stop
 
-FAILED_READ_LIMIT = 200
-"""The maximum number of failed runs that are compared to find the latest failure."""
+RUNS_READ_LIMIT = 200
+"""How many of the job's latest runs are read to find the latest failure."""
+INCIDENTS_READ_LIMIT = 20
+"""How many of the job's latest incidents are read to find the latest failure."""
 
 
 def explain_latest(job: Job, now: datetime) -> Answer:
@@ -127,11 +130,18 @@ def _cause_of_auto_pause(data: ExplanationData, described: Run | None) -> Iterat
 
 
 def _latest_failed_run(data: ExplanationData) -> Run | None:
-    """Return the run that failed last, among the failed runs with the latest times.
+    """Return the run that failed last, among the job's latest runs and those of its incidents.
 
-    A rerun or a backfilled run may fail after a run with a later ``scheduled_at``.
+    A rerun or a backfilled run may fail after many runs with a later ``scheduled_at``. No index
+    finds the failed runs of one job, so the job's other runs aren't searched.
     """
-    failed = data.runs.filter(state=State.FAILED).order_by("-scheduled_at")[:FAILED_READ_LIMIT]
+    incidents = Incident.objects.using(alias_for(Incident)).filter(job=data.job.pk)
+    of_incidents = incidents.order_by("-last_seen_at").values_list("last_run", flat=True)
+    found = [
+        *data.runs.order_by("-scheduled_at")[:RUNS_READ_LIMIT],
+        *data.runs.filter(pk__in=[*of_incidents[:INCIDENTS_READ_LIMIT]]),
+    ]
+    failed = [run for run in found if run.state == State.FAILED]
     return max(failed, key=lambda run: run.finished_at or run.scheduled_at, default=None)
 
 

@@ -32,6 +32,7 @@ from django_dcron.models import (
     AuditEntry,
     AuditKind,
     Cursor,
+    Freeze,
     Incident,
     Job,
     Limit,
@@ -608,7 +609,7 @@ def test_latest_answer_describes_the_rerun_of_the_explained_run() -> None:
         at = NOON + number * MINUTE + SECOND / 2
         reruns.append(make_run(job, at, claimed_at=at, **ended, **run_times(at)))
         answer = explain_latest(job, NOON + 10 * MINUTE)
-        assert codes(answer) == ["failed", "rerun", "failed"]
+        assert codes(answer) == ["failed", "rerun", "about_rerun", "failed"]
         named = params(answer, "rerun")
         assert (named["count"], named["run_id"]) == (number, str(reruns[-1].pk))
         assert answer.run == failed
@@ -618,6 +619,20 @@ def test_latest_answer_describes_the_rerun_of_the_explained_run() -> None:
     make_run(job, NOON + MINUTE / 4, claimed_at=at, **ended | {"trigger": "backfill"})
     answer = explain_latest(job, NOON + 10 * MINUTE)
     assert (codes(answer), params(answer, "rerun")["count"]) == (["failed", "rerun"], 3)
+
+
+def test_outcome_of_a_rerun_follows_the_causes_of_the_original() -> None:
+    job = make_job()
+    control.freeze("deploy", until=database_now("default") + HOUR)
+    Freeze.objects.update(since=NOON - MINUTE, until=NOON + MINUTE)
+    missed = make_run(job, state="missed", reason="too late", finished_at=NOON + MINUTE)
+    at = NOON + 2.5 * MINUTE
+    make_run(job, at, claimed_at=at, trigger="rerun", rerun_of=missed, **run_times(at))
+
+    answer = explain_latest(job, NOON + 10 * MINUTE)
+
+    causes = ["missed", "reason", "frozen_all", "freeze_reason", "freeze_ended"]
+    assert codes(answer) == [*causes, "rerun", "about_rerun", "succeeded"]
 
 
 def test_rerun_counts_only_later_reruns() -> None:

@@ -60,10 +60,10 @@ def _with_later_run(data: ExplanationData, answer: Answer, run: Run) -> Answer:
     rerun = next((each for each in answer.sentences if each.code == "rerun"), None)
     explained = answer.run
     if rerun and explained and run.rerun_of_id == (explained.rerun_of_id or explained.pk):
-        added = [] if rerun in earlier else outcome.sentences
-        end = answer.sentences.index(rerun) + 1
-        sentences = (*answer.sentences[:end], *added, *answer.sentences[end:])
-        return replace(answer, sentences=sentences)
+        if rerun in earlier:
+            return answer
+        subject = Sentence("about_rerun", _("The following sentences are about the rerun."))
+        return replace(answer, sentences=(*earlier, rerun, subject, *outcome.sentences))
     sentences = (*earlier, _created_later(data, run), *outcome.sentences)
     return replace(answer, sentences=sentences, run=explained or run)
 

@@ -561,7 +561,23 @@ def test_manual_runs_are_mentioned() -> None:
 
     assert (answer.verdict, answer.run) == (WhyVerdict.NO_OCCURRENCE, by_hand)
     assert codes(answer)[-1] == "manual"
-    assert params(answer, "manual") == {"count": 1}
+    assert params(answer, "manual") == {"count": 1, "runs": f"{by_hand.pk} (succeeded)"}
+
+
+def test_rerun_of_a_manual_run_is_no_other_run() -> None:
+    job, at = make_job(), NOON + 5 * MINUTE
+    manual = make_run(job, at + 3.5 * SECOND, state="failed", trigger="manual")
+    make_run(job, at + 3.6 * SECOND, trigger="backfill", rerun_of=manual, claimed_at=at + MINUTE)
+    answer = explain(job, at)
+    assert (answer.run, answer.other_runs) == (manual, (manual,))
+    assert (codes(answer)[-2:], params(answer, "manual")["count"]) == (["manual", "rerun"], 1)
+
+    other = make_run(job, at + 9.5 * SECOND, state="failed", trigger="manual")
+    answer = explain(job, at)
+    assert (answer.run, answer.other_runs) == (None, (manual, other))
+    named = ", ".join(f"{run.pk} (failed)" for run in (manual, other))
+    assert params(answer, "manual") == {"count": 2, "runs": named}
+    assert answer.has_run_at_time
 
 
 def test_run_of_a_shadow_executed_nothing_and_its_rerun_is_named() -> None:
@@ -673,7 +689,8 @@ def test_scheduled_run_is_found_after_many_manual_runs() -> None:
     half = OTHER_RUNS_READ_LIMIT // 2
     assert (answer.verdict, answer.run) == (WhyVerdict.SUCCEEDED, run)
     assert codes(answer) == ["succeeded", "chained", "manual"]
-    assert params(answer, "chained") == params(answer, "manual") == {"count": half}
+    assert params(answer, "chained")["count"] == params(answer, "manual")["count"] == half
+    assert params(answer, "manual")["runs"].endswith(", ...")
     make_run(job, NOON + timedelta(seconds=3.7), trigger="manual")
     answer = explain(job, NOON)
     assert answer.run == run

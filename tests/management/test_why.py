@@ -150,6 +150,7 @@ def test_headline_names_no_run_if_several_were_created_at_that_time(db: None) ->
     out = call("why", str(job), at.isoformat()).out
     assert out.splitlines()[0] == f"{job}: no occurrence"
     assert not re.search(r"^run ", out, re.MULTILINE)
+    assert call("why", str(job), at.isoformat(), "--json").json["run"] is None
     Run.objects.exclude(pk=run.pk).delete()
     out = call("why", str(job), at.isoformat()).out
     assert out.splitlines()[0] == f"{job}, run {run.pk}: succeeded"

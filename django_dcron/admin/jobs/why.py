@@ -106,7 +106,7 @@ def _explanation_context(
     show_nodes = may_view(request, Node, site) and not scope.narrows(Node)
     show_others = may_view(request, Run, site) and not scope.narrows(Run)
     answer = explain_local(job, requested, in_site, show_nodes=show_nodes, show_others=show_others)
-    if answer.run is not None and not scope.sees(answer.run):
+    if not scope.sees_all([answer.run] if answer.run else answer.other_runs):
         return {"error": _("You don't have permission to view the run at that time.")}
     if answer.instant == requested:
         return _answer_context(answer, requested, job, site, scope)

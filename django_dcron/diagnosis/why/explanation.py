@@ -59,6 +59,8 @@ from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.targets.shadow import NOT_EXECUTED
 
 LATER_READ_LIMIT = 10
+OTHER_RUNS_NAMED = 5
+"""The maximum number of manual, or of chained, runs that an answer names."""
 
 DETAILS_OF_FREEZE = {"freeze_reason", "freeze_ends", "freeze_ended"}
 """The codes of the sentences that follow the first one about a freeze (``freeze_sentences``)."""
@@ -78,7 +80,10 @@ class Answer:
     occurrence: datetime | None
     """The occurrence that the answer is about; None if the schedule doesn't match the time."""
     run: Run | None
-    """The run that the answer is about."""
+    """The run that the answer is about: that of the occurrence, or else the only other run."""
+    other_runs: tuple[Run, ...]
+    """The first runs without an occurrence at the time. Reruns of runs at the time aren't included.
+    """
     before: datetime | None
     """The nearest earlier occurrence of the job's current definition."""
     after: datetime | None
@@ -88,7 +93,7 @@ class Answer:
     def has_run_at_time(self) -> bool:
         """Whether ``run`` is at the time in question, not a later run that counts it as missed."""
         if self.run is None:
-            return False
+            return bool(self.other_runs)
         return self.instant <= self.run.scheduled_at < self.instant + timedelta(minutes=1)
 
     @property
@@ -127,13 +132,19 @@ def explain(
     occurrence = occurrences[0] if occurrences else None
     found = _outcome_of(data, occurrence)
     later = occurrences[1] if len(occurrences) > 1 else data.nearby.after
+    others = _other_runs(data, found.run)
+    only = others[0] if len(others) == 1 and not data.has_more_other_runs else None
+    sentences = [*_notes(data, occurrences), *found.sentences, *_other_runs_sentences(data, others)]
+    if found.run is None and only is not None:
+        sentences += _rerun_sentences(data, only)
     return Answer(
         instant,
         found.verdict,
-        (*_notes(data, occurrences), *found.sentences, *_other_runs(data, found.run)),
+        tuple(sentences),
         data.zone.key,
         occurrence,
-        found.run or next(iter(data.other_runs), None),
+        found.run or only,
+        tuple(others),
         data.nearby.before,
         later,
     )
@@ -157,7 +168,8 @@ def explain_local(
     """
     shown = {"show_nodes": show_nodes, "show_others": show_others}
     answer = explain(job, in_job_zone, **shown)
-    has_nothing = answer.run is None and answer.verdict in NOTHING_DUE
+    has_run = answer.run is not None or answer.other_runs
+    has_nothing = not has_run and answer.verdict in NOTHING_DUE
     if in_site_zone != in_job_zone and has_nothing:
         other = explain(job, in_site_zone, **shown)
         is_due = other.verdict is not WhyVerdict.NOT_DUE
@@ -251,14 +263,13 @@ def _rerun_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
         "The run was rerun %(count)d times, most recently at %(created)s (%(run_id)s, %(state)s).",
         len(reruns),
     )
-    known = STATE_NAMES.get(latest.state)  # type: ignore[call-overload]  # a State is a text
     yield Sentence(
         "rerun",
         text,
         count=len(reruns),
         created=data.format_time(latest.claimed_at),
         run_id=str(latest.pk),
-        state=_(known) if known else latest.state,
+        state=_state_name(latest),
     )
 
 
@@ -373,28 +384,44 @@ def _notes(data: ExplanationData, occurrences: list[datetime]) -> Iterator[Sente
         yield Sentence("several", text, count=number, first=data.format_time(occurrences[0]))
 
 
-def _other_runs(data: ExplanationData, explained: Run | None) -> Iterator[Sentence]:
-    """Count the other runs, without the reruns of the explained run, which its sentences name."""
+def _other_runs(data: ExplanationData, explained: Run | None) -> list[Run]:
+    """Return the other runs. A rerun isn't included if its original is, or if it is explained."""
+    originals = {run.pk for run in data.other_runs}
+    if explained is not None:
+        originals.add(explained.rerun_of_id or explained.pk)
+    return [run for run in data.other_runs if run.rerun_of_id not in originals]
+
+
+def _other_runs_sentences(data: ExplanationData, others: Sequence[Run]) -> Iterator[Sentence]:
+    """Count the other runs, and name the first ones."""
     if data.has_more_other_runs:
         text = _(
             "More than %(count)d other runs were created at that time, manually or by other jobs."
         )
         yield Sentence("many_other_runs", text, count=len(data.other_runs))
         return
-    original = explained and (explained.rerun_of_id or explained.pk)
-    others = [run for run in data.other_runs if not original or run.rerun_of_id != original]
-    chained = sum(run.trigger == Trigger.CHAIN for run in others)
-    if chained:
+    if chained := [run for run in others if run.trigger == Trigger.CHAIN]:
         text = ngettext(
-            "%(count)d run was triggered by another job at that time.",
-            "%(count)d runs were triggered by other jobs at that time.",
-            chained,
+            "%(count)d run was triggered by another job at that time: %(runs)s.",
+            "%(count)d runs were triggered by other jobs at that time: %(runs)s.",
+            len(chained),
         )
-        yield Sentence("chained", text, count=chained)
-    if number := len(others) - chained:
+        yield Sentence("chained", text, count=len(chained), runs=_named_runs(chained))
+    if manual := [run for run in others if run.trigger != Trigger.CHAIN]:
         text = ngettext(
-            "%(count)d run was created manually at that time.",
-            "%(count)d runs were created manually at that time.",
-            number,
+            "%(count)d run was created manually at that time: %(runs)s.",
+            "%(count)d runs were created manually at that time: %(runs)s.",
+            len(manual),
         )
-        yield Sentence("manual", text, count=number)
+        yield Sentence("manual", text, count=len(manual), runs=_named_runs(manual))
+
+
+def _named_runs(runs: Sequence[Run]) -> str:
+    """Return the ids and states of the first runs."""
+    named = [f"{run.pk} ({_state_name(run)})" for run in runs[:OTHER_RUNS_NAMED]]
+    return ", ".join([*named, *(["..."] if len(runs) > len(named) else [])])
+
+
+def _state_name(run: Run) -> str:
+    known = STATE_NAMES.get(run.state)  # type: ignore[call-overload]  # a State is a text
+    return _(known) if known else run.state

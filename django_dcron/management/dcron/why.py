@@ -47,9 +47,6 @@ why nightly-report 03:30
 why nightly-report 6h --json
 """
 
-OTHER_RUNS = {"manual", "chained", "many_other_runs"}
-"""The codes of the sentences that count runs without an occurrence at the time."""
-
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("job", metavar="JOB", help=JOB_HELP)
@@ -133,10 +130,7 @@ def _print(out: Output, job: Job, answer: Answer) -> None:
     run = answer.run
     if run is not None and answer.verdict is WhyVerdict.NO_OCCURRENCE:
         # The run was created manually or by another job, so it has no occurrence.
-        if sum(each.params["count"] for each in answer.sentences if each.code in OTHER_RUNS) > 1:
-            run = None  # the first of several runs, about which the sentences say nothing else
-        else:
-            about, verdict = f", run {run.pk}", run.state
+        about, verdict = f", run {run.pk}", run.state
     style = BAD if answer.verdict is WhyVerdict.UNEXPLAINED else STATE_STYLES.get(verdict, "")
     shadow = " (shadow, not executed)" if answer.is_unexecuted else ""
     out.line(f"{job}{about}: {verdict.replace('_', ' ')}{shadow}", style)

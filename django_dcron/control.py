@@ -6,7 +6,8 @@ changes nothing. Some functions that change many jobs or runs use a transaction 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from uuid import UUID
 
 from django.db.models import prefetch_related_objects
 
@@ -115,14 +116,16 @@ def cancel_many(
     using, runs, wanted = alias_for(Run), require_rows(runs, Run), _require_states(states)
 
     def change(batch: Sequence[Run]) -> BatchResult:
-        result = despite_contention(lambda: _cancel_batch(batch, reason, wanted, using), using)
+        result, rows = despite_contention(
+            lambda: _cancel_batch(batch, reason, wanted, using), using
+        )
         refused: dict[int, Exception] = {}
         for position, run in enumerate(batch):
             if run.pk in result.deleted:
                 refused[position] = _deleted()
             elif run.pk in result.refused:
                 refused[position] = _refused(run, result.refused[run.pk])
-        _reload(batch, using)
+        _take_fields(batch, rows)
         return BatchResult(len(batch), refused)
 
     return change_in_batches(
@@ -149,7 +152,11 @@ def _require_states(states: Iterable[str]) -> frozenset[str]:
 
 def _cancel_batch(
     batch: Sequence[Run], reason: str, states: Collection[str], using: str
-) -> CancelledBatch:
+) -> tuple[CancelledBatch, dict[UUID, Run]]:
+    """Cancel the runs. Also return their rows.
+
+    The rows are read before the commit, so that no error after it refuses what is done.
+    """
     with brief_transaction(using, settings.RUN_LEASE):
         result = cancel_batch({run.pk for run in batch}, reason, states)
         cancelled = {run.pk: run for run in batch if run.pk in result.changed}.values()
@@ -157,11 +164,10 @@ def _cancel_batch(
         record_changes(
             [AuditedChange(AuditAction.CANCEL, run, reason=reason) for run in cancelled], using
         )
-    return result
+        return result, Run.objects.using(using).in_bulk([run.pk for run in batch])
 
 
-def _reload(runs: Sequence[Run], using: str) -> None:
-    rows = Run.objects.using(using).in_bulk([run.pk for run in runs])
+def _take_fields(runs: Sequence[Run], rows: Mapping[UUID, Run]) -> None:
     for run in runs:
         if (row := rows.get(run.pk)) is not None:
             for field in Run._meta.concrete_fields:

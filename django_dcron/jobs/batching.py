@@ -22,6 +22,7 @@ from django.utils.translation import gettext
 
 from django_dcron.db.contention import is_contention
 from django_dcron.exceptions import Conflict, DcronError, NotPossible, TranslatableError
+from django_dcron.utils.messages import gettext_noop
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -41,6 +42,8 @@ NOT_STORABLE = (DataError, ValueError, TypeError, OverflowError, RecursionError)
 """Exceptions for values that pass validation but that the database or its driver can't store."""
 REFUSALS = (ValidationError, Conflict, NotPossible, IntegrityError, *NOT_STORABLE)
 """Exceptions that concern one item."""
+IN_PROGRESS = gettext_noop("Another change is in progress. Try again.")
+"""Why contention refuses a change."""
 
 
 def change_in_batches(
@@ -94,7 +97,7 @@ def refusal_text(error: Exception, item: object) -> str:
     if isinstance(error, DcronError):
         return str(error)
     if is_contention(error):
-        return gettext("Another change is in progress. Try again.")
+        return gettext(IN_PROGRESS)
     extra = {"event": "change_failed", "job": str(item)}
     logger.error("change failed: job=%s", item, exc_info=error, extra=extra)
     return gettext("The change failed because of an unexpected error. The server log has details.")

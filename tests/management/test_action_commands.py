@@ -10,7 +10,7 @@ from functools import partial
 from getpass import getuser
 from io import StringIO
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID, uuid4
 
 import pytest
@@ -26,6 +26,7 @@ from django_dcron.db.error_remedies import with_remedy
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.run_history import EMPTY_LOG
 from django_dcron.diagnosis.system_health import read_verdict
+from django_dcron.jobs import saving
 from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.management.commands.dcron import Command
@@ -33,6 +34,7 @@ from django_dcron.management.dcron import backfill as backfill_command
 from django_dcron.management.dcron import bulk_actions, progress_bar, run_absence, run_watch
 from django_dcron.management.dcron import pause as pause_command
 from django_dcron.management.dcron import rerun as rerun_command
+from django_dcron.management.dcron import resume as resume_command
 from django_dcron.management.dcron import run as run_command
 from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
@@ -738,6 +740,7 @@ def test_pause_of_a_job_that_another_user_resumed_meanwhile_is_no_earlier_pause(
     assert not Job.objects.get().enabled
 
 
+@pytest.mark.django_db(transaction=True)
 def test_pause_is_refused_while_another_transaction_locks_the_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1183,13 +1186,13 @@ def test_cancel_reports_no_run_as_cancelled_that_has_succeeded_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = make_run(make_idle_job(name="idle"), "running")
-    reload = control._reload
+    take_fields = control._take_fields
 
-    def reload_later(*arguments: Any) -> None:
+    def take_fields_later(*arguments: Any) -> None:
         Run.objects.filter(pk=run.pk).update(state=State.SUCCEEDED)
-        reload(*arguments)
+        take_fields(*arguments)
 
-    monkeypatch.setattr(control, "_reload", reload_later)
+    monkeypatch.setattr(control, "_take_fields", take_fields_later)
     assert call("cancel", "idle") == (0, f"{run} ({run.pk}): {REQUESTED}\n")
 
 
@@ -1385,6 +1388,7 @@ def test_rerun_of_a_selection_refuses_the_runs_of_a_job_that_is_deleted_meanwhil
     assert made.rerun_of_id == kept.pk
 
 
+@pytest.mark.django_db(transaction=True)
 def test_rerun_reports_the_finished_batches_if_a_transaction_blocks_a_later_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1411,6 +1415,47 @@ def test_rerun_reports_the_finished_batches_if_a_transaction_blocks_a_later_one(
         False,
         "Another change is in progress. Try again.",
     )
+
+
+def blocked(*_arguments: Any, **_options: Any) -> NoReturn:
+    raise OperationalError("database is locked")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_contention_after_the_change_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_idle_job(name="first", enabled=False, pause_reason="deploy")
+    monkeypatch.setattr(resume_command, "twin_cautions", blocked)
+    code, message = call("resume", "first")
+    assert (code, "refused" in message) == (2, False)
+    assert Job.objects.get().enabled
+
+    make_run(job, "failed", scheduled_at=database_now("default") - timedelta(minutes=1))
+    monkeypatch.setattr(rerun_command.DelayCautions, "of", blocked)
+    code, message = call("rerun", "first", "--state", "failed", "--since", "1h", "--yes")
+    assert (code, "refused" in message) == (2, False)
+    assert Run.objects.count() == 1, "cautions are read before the change"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_run_whose_row_cannot_be_read_is_not_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(make_idle_job(name="first"), "queued")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(Run.objects.all()), "in_bulk", blocked)
+        code, message = call("cancel", str(run.pk))
+    assert (code, "refused" in message) == (1, True)
+    assert Run.objects.get().state == "queued"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_contention_ends_a_dry_run_because_it_breaks_the_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On MariaDB, a deadlock rolls the whole transaction back."""
+    for name in ("first", "second"):
+        make_idle_job(name=name)
+    monkeypatch.setattr(saving, "save_batch", blocked)
+    code, message = call("set", "first", "second", "max_attempts=3", "--dry-run")
+    assert (code, "refused" in message) == (2, False)
 
 
 # --- delete -------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Invariants:
 
-- A refusal doesn't stop the remaining actions. Contention refuses the actions of one batch.
+- A refusal doesn't stop the remaining actions. Contention refuses the actions of one batch, but
+  only if it prevents the change (``refusing_contention``). After the change, it is an error.
 - The results of a batch are shown when it is done, so that a user who interrupts the command knows
   what was done.
 - Rows that the user hasn't named one by one are changed only after a confirmation.
@@ -11,17 +12,18 @@ Invariants:
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from django.core.management.base import CommandParser
-from django.db import OperationalError
+from django.db import OperationalError, connections
 
 from django_dcron.db.contention import is_contention
-from django_dcron.exceptions import DcronError
+from django_dcron.exceptions import DcronError, NotPossible
 from django_dcron.jobs.action_texts import LONGEST_REASON, signed_reason
-from django_dcron.jobs.batching import refusal_text
+from django_dcron.jobs.batching import IN_PROGRESS, refusal_text
 from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -144,6 +146,20 @@ def one_by_one(
     return lambda rows: [do(row) for row in rows]
 
 
+@contextmanager
+def refusing_contention(using: str) -> Iterator[None]:
+    """Run the change in the block. Raise ``NotPossible`` if another transaction prevents it.
+
+    Within a surrounding transaction, which contention has broken, the error is raised unchanged.
+    """
+    try:
+        yield
+    except OperationalError as error:
+        if connections[using].in_atomic_block or not is_contention(error):
+            raise
+        raise NotPossible(IN_PROGRESS, code="busy") from error
+
+
 def perform_plan(output: Output, plan: Plan[T], options: Mapping[str, Any], *, asks: bool) -> None:
     """Perform the plan, or list it with ``--dry-run``.
 
@@ -239,10 +255,6 @@ def _apply(plan: Plan[T], batch: Sequence[BulkAction[T]]) -> Sequence[ActionOutc
     try:
         return plan.apply([action.row for action in batch])
     except REFUSALS as error:
-        return [error] * len(batch)
-    except OperationalError as error:
-        if not is_contention(error):
-            raise
         return [error] * len(batch)
 
 

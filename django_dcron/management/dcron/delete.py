@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
+from django_dcron.db.routing import alias_for
 from django_dcron.jobs import sync
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
@@ -55,6 +56,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _delete(job: Job, *, erase: bool) -> ActionOutcome:
     is_declared = sync.is_still_declared(job)
-    control.delete(job, expected_version=job.version, erase=erase)
+    with bulk_actions.refusing_contention(alias_for(Job)):
+        control.delete(job, expected_version=job.version, erase=erase)
     text = "deleted with its history" if erase else "deleted; its finished runs stay"
     return ActionOutcome(text, {"erased": erase}, (COMES_BACK,) if is_declared else ())

@@ -72,7 +72,10 @@ def _pause(
 ) -> list[ActionOutcome | Exception]:
     """Pause the jobs. ``replacing``: the jobs whose earlier pause is replaced, by primary key."""
     using = alias_for(Job)
-    return despite_contention(lambda: _pause_locked(jobs, reason, until, replacing, using), using)
+    with bulk_actions.refusing_contention(using):
+        return despite_contention(
+            lambda: _pause_locked(jobs, reason, until, replacing, using), using
+        )
 
 
 def _pause_locked(

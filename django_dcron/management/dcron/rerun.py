@@ -169,7 +169,9 @@ def _runs_of(jobs: Sequence[Job], options: dict[str, Any]) -> Iterator[list[Run]
 
 def _rerun(run: Run) -> ActionOutcome:
     cautions = start_cautions(run.job)
-    return _outcome(control.rerun(run), cautions)
+    with bulk_actions.refusing_contention(alias_for(Run)):
+        made = control.rerun(run)
+    return _outcome(made, cautions)
 
 
 def _rerun_in_batches() -> Callable[[Sequence[Run]], list[ActionOutcome | Exception]]:
@@ -179,16 +181,21 @@ def _rerun_in_batches() -> Callable[[Sequence[Run]], list[ActionOutcome | Except
     already_rerun = NotPossible(ALREADY_RERUN, code="run_again")
     jobs_told: set[int] = set()
 
-    def outcome(run: Run, made: Run | NotPossible) -> ActionOutcome | Exception:
+    def outcome(
+        run: Run, made: Run | NotPossible, delayed: Sequence[str]
+    ) -> ActionOutcome | Exception:
         if not isinstance(made, Run):
             return made
-        delayed = [] if run.job_id in jobs_told else delays.of(run.job)
+        shown = [] if run.job_id in jobs_told else delayed
         jobs_told.add(run.job_id)
-        return _outcome(made, (*target(run.job.target), *delayed))
+        return _outcome(made, (*target(run.job.target), *shown))
 
     def apply(runs: Sequence[Run]) -> list[ActionOutcome | Exception]:
-        made = rerun_selected(runs)
-        return [outcome(run, made.get(run.pk, already_rerun)) for run in runs]
+        # Read before the change: an error after it would hide which runs are created.
+        delayed = {run.job_id: delays.of(run.job) for run in runs}
+        with bulk_actions.refusing_contention(alias_for(Run)):
+            made = rerun_selected(runs)
+        return [outcome(run, made.get(run.pk, already_rerun), delayed[run.job_id]) for run in runs]
 
     return apply
 

@@ -25,7 +25,9 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 from django_dcron.admin.display import may_view
+from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.scope import M, Scope, is_narrowed
+from django_dcron.diagnosis.start_caution import node_cautions
 from django_dcron.models import Job, Node, Run
 
 
@@ -48,6 +50,13 @@ def filter_by_visible_runs(
     if not site.is_registered(Run):
         return filter_by_visible_jobs(rows, f"{run}__job", request, site)
     return admin_scope(request, site).of_runs(rows, run)
+
+
+def visible_node_cautions(job: Job, request: HttpRequest, site: admin.AdminSite) -> list[str]:
+    """Return that no live node serves the job, if the user may see all nodes."""
+    if not may_view(request, Node, site) or admin_scope(request, site).narrows(Node):
+        return []
+    return node_cautions(job, cluster.live_namespaces())
 
 
 _includes_deleted_jobs = ContextVar("includes_deleted_jobs", default=False)

@@ -54,6 +54,11 @@ def is_live(node: Node) -> bool:
     return time_since(node, node.heartbeat_at) < settings.LEASE
 
 
+def live_namespaces() -> set[str]:
+    """Return the namespaces of the live nodes. Empty: the node serves all namespaces."""
+    return {node.namespace for node in nodes() if is_live(node)}
+
+
 def dead_nodes(nodes: Iterable[Node]) -> list[Node]:
     """Return the nodes that died and weren't restarted under the same name.
 

@@ -1,11 +1,12 @@
 """Warn users who start or backfill runs, or resume jobs.
 
-The runs may execute nothing, fail, repeat work, or meet an earlier run that is unfinished.
+The runs may execute nothing, fail, repeat work, meet an earlier run that is unfinished, or wait for
+a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 
 from django.utils.translation import gettext as _
@@ -72,6 +73,21 @@ def backfill_cautions(job: Job) -> list[str]:
     )
     source = [imported % {"source": job.import_source}] if job.import_source else []
     return [*source, *target_cautions(job.target)]
+
+
+def node_cautions(job: Job, live_namespaces: Collection[str]) -> list[str]:
+    """Return that no live node serves the job; empty if one does.
+
+    ``live_namespaces``: the namespaces of the live nodes (``cluster.live_namespaces``).
+    """
+    if "" in live_namespaces or job.namespace in live_namespaces:
+        return []
+    return [
+        _(
+            "No node that serves the job is running: the runs start when one starts (manage.py "
+            "runcron)."
+        )
+    ]
 
 
 def twin_cautions(jobs: Iterable[Job], scope: Scope = EVERYTHING) -> dict[int, str]:

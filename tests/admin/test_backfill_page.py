@@ -16,7 +16,7 @@ from django_dcron.admin.action_forms import InstantField
 from django_dcron.jobs import backfill
 from django_dcron.models import Cursor, Job, Run
 from tests.admin.conftest import StaffWith, job_url, make_job, make_run, messages
-from tests.factories import entries_by_users
+from tests.factories import entries_by_users, make_node
 from tests.management.calling import call
 
 DAY = timedelta(days=1)
@@ -255,6 +255,24 @@ def test_preview_of_paused_job_shows_notice(admin_client: Client) -> None:
     control.pause(job, "deploy")
 
     assert "data-dcron-paused" in _post(admin_client, job).content.decode()
+
+
+def test_preview_shows_a_freeze_and_that_no_node_serves_the_job(admin_client: Client) -> None:
+    job = make_job()
+    assert "data-dcron-no-node" in _post(admin_client, job).content.decode()
+    make_node()
+    control.freeze("stocktaking")
+    page = _post(admin_client, job).content.decode()
+    assert ("stocktaking" in page, "data-dcron-no-node" in page) == (True, False)
+
+
+def test_missing_node_is_shown_only_to_users_who_may_see_nodes(staff_with: StaffWith) -> None:
+    job = make_job()
+    permissions = ["view_job", "trigger_job", "view_run"]
+    cases: list[tuple[list[str], bool]] = [([], False), (["view_node"], True)]
+    for others, is_shown in cases:
+        page = _post(staff_with(*permissions, *others), job).content.decode()
+        assert ("data-dcron-no-node" in page) is is_shown
 
 
 def test_preview_of_imported_job_warns_about_runs_of_its_source(admin_client: Client) -> None:

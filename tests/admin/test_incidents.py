@@ -259,6 +259,15 @@ def test_page_of_the_rerun_warns_of_the_target(admin_client: Client, target: str
     assert target.removeprefix("shadow:") in page.split("data-dcron-caution")[1]
 
 
+def test_page_of_the_rerun_warns_of_a_freeze_and_of_a_missing_node(admin_client: Client) -> None:
+    incident = make_incident()
+    assert "data-dcron-no-node" in text_of(admin_client, rerun_url(incident))
+    make_node()
+    control.freeze("stocktaking")
+    page = text_of(admin_client, rerun_url(incident))
+    assert ("stocktaking" in page, "data-dcron-no-node" in page) == (True, False)
+
+
 def test_page_counts_the_reruns_and_links_to_them(admin_client: Client) -> None:
     incident = make_incident(runs=3)
     assert "Reruns of these failures" not in text_of(admin_client, page_url(incident))

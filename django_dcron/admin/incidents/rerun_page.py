@@ -25,7 +25,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_dcron import control
 from django_dcron.admin.actions import OTHER_ARGUMENTS, error_text
 from django_dcron.admin.display import change_url
-from django_dcron.admin.visibility import admin_scope
+from django_dcron.admin.visibility import admin_scope, visible_node_cautions
 from django_dcron.diagnosis.bounded_count import count_up_to
 from django_dcron.diagnosis.start_caution import target_cautions
 from django_dcron.exceptions import NotPossible
@@ -178,6 +178,7 @@ def _page(
         "runs": None if is_running else _count_runs(incident, numbers["until"], runs),
         "done": count_up_to(done, MAX_COUNTED) if is_running else 0,
         "is_paused": incident.job.is_paused,
+        "node_cautions": visible_node_cautions(incident.job, request, site),
         "cautions": () if is_running else target_cautions(incident.job.target),
         "media": model_admin.media,
     }

@@ -39,6 +39,7 @@ from django_dcron import control
 from django_dcron.admin.action_forms import InstantField, ObjectActionForm
 from django_dcron.admin.display import change_url, list_url, may_view
 from django_dcron.admin.jobs.page import schedule_zone_name
+from django_dcron.admin.visibility import visible_node_cautions
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.start_caution import backfill_cautions
@@ -231,19 +232,21 @@ def _page(
     form: BackfillForm,
     preview: BackfillPreview | None = None,
 ) -> HttpResponse:
+    site = model_admin.admin_site
     context = {
-        **model_admin.admin_site.each_context(request),
+        **site.each_context(request),
         "title": TITLE,
         "subtitle": str(job),
         "opts": model_admin.opts,
         "original": job,
-        "back": change_url(job, model_admin.admin_site),
+        "back": change_url(job, site),
         "form": form,
         "preview": preview,
         "is_paused": job.is_paused,
+        "node_cautions": visible_node_cautions(job, request, site) if preview else [],
         "media": model_admin.media,
     }
-    request.current_app = model_admin.admin_site.name
+    request.current_app = site.name
     return TemplateResponse(request, "admin/django_dcron/job/backfill.html", context)
 
 

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
+from django_dcron.diagnosis.start_caution import node_cautions
 from django_dcron.management.dcron.freezes import freeze_text
 from django_dcron.models import Freeze, Job
 from django_dcron.utils.messages import with_full_stop
@@ -24,18 +25,12 @@ class DelayCautions:
             for freeze in self._freezes
             if freeze.extent.covers(job.namespace)
         ]
-        if not self._served & {"", job.namespace}:
-            cautions.append(
-                "No node that serves the job is running: the runs start when one starts (manage.py "
-                "runcron)."
-            )
-        return cautions
+        return [*cautions, *node_cautions(job, self._live_namespaces)]
 
     @cached_property
     def _freezes(self) -> list[Freeze]:
         return list(Freeze.objects.using(alias_for(Freeze)).in_force())
 
     @cached_property
-    def _served(self) -> set[str]:
-        """The namespaces of the live nodes. Empty: the node serves all namespaces."""
-        return {node.namespace for node in cluster.nodes() if cluster.is_live(node)}
+    def _live_namespaces(self) -> set[str]:
+        return cluster.live_namespaces()

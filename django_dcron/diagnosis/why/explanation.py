@@ -41,6 +41,11 @@ from django_dcron.diagnosis.why.no_run import (
     explain_no_occurrence,
 )
 from django_dcron.diagnosis.why.other_jobs import other_jobs_sentences
+from django_dcron.diagnosis.why.other_runs import (
+    other_run_sentences,
+    other_runs_at_time,
+    rerun_sentences,
+)
 from django_dcron.diagnosis.why.requested_time import occurrence_note
 from django_dcron.diagnosis.why.run_sentences import (
     claimed_late,
@@ -51,7 +56,6 @@ from django_dcron.diagnosis.why.run_sentences import (
 )
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
-from django_dcron.jobs.action_texts import STATE_NAMES
 from django_dcron.models import Job, Run
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import STARTABLE, State, Trigger
@@ -59,8 +63,6 @@ from django_dcron.schedules.timetable import BEGIN, END
 from django_dcron.targets.shadow import NOT_EXECUTED
 
 LATER_READ_LIMIT = 10
-OTHER_RUNS_NAMED = 5
-"""The maximum number of manual, or of chained, runs that an answer names."""
 
 DETAILS_OF_FREEZE = {"freeze_reason", "freeze_ends", "freeze_ended"}
 """The codes of the sentences that follow the first one about a freeze (``freeze_sentences``)."""
@@ -132,11 +134,11 @@ def explain(
     occurrence = occurrences[0] if occurrences else None
     found = _outcome_of(data, occurrence)
     later = occurrences[1] if len(occurrences) > 1 else data.nearby.after
-    others = _other_runs(data, found.run)
+    others = other_runs_at_time(data, found.run)
     only = others[0] if len(others) == 1 and not data.has_more_other_runs else None
-    sentences = [*_notes(data, occurrences), *found.sentences, *_other_runs_sentences(data, others)]
+    sentences = [*_notes(data, occurrences), *found.sentences, *other_run_sentences(data, others)]
     if found.run is None and only is not None:
-        sentences += _rerun_sentences(data, only)
+        sentences += rerun_sentences(data, only)
     return Answer(
         instant,
         found.verdict,
@@ -223,7 +225,7 @@ def run_outcome(
         text = _("The newer run at %(run_at)s (%(run_id)s) replaces this one.")
         at = data.format_time(newer.scheduled_at)
         sentences.append(Sentence("replaced_by_newer", text, run_at=at, run_id=str(newer.pk)))
-    sentences += _rerun_sentences(data, run)
+    sentences += rerun_sentences(data, run)
     causes = [each for each in _circumstances(data, run) if each not in stated]
     sentences = _with_causes(data, run.scheduled_at, sentences, causes)
     return ExplainedOccurrence(WhyVerdict(run.state), sentences, run)
@@ -248,29 +250,6 @@ def _with_causes(
         causes_of_claim[explains_claim].append(cause)
     sentences[late:late] = causes_of_claim[True]
     return [*sentences, *causes_of_claim[False]]
-
-
-def _rerun_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
-    """Count the later reruns of a run, or of the same original, and name the latest one."""
-    reruns = data.reruns_of(run) if run.is_final else []
-    if run in reruns:
-        reruns = reruns[reruns.index(run) + 1 :]
-    if not reruns:
-        return
-    latest = reruns[-1]
-    text = ngettext(
-        "The run was rerun at %(created)s (%(run_id)s, %(state)s).",
-        "The run was rerun %(count)d times, most recently at %(created)s (%(run_id)s, %(state)s).",
-        len(reruns),
-    )
-    yield Sentence(
-        "rerun",
-        text,
-        count=len(reruns),
-        created=data.format_time(latest.claimed_at),
-        run_id=str(latest.pk),
-        state=_state_name(latest),
-    )
 
 
 def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:
@@ -382,46 +361,3 @@ def _notes(data: ExplanationData, occurrences: list[datetime]) -> Iterator[Sente
             number,
         )
         yield Sentence("several", text, count=number, first=data.format_time(occurrences[0]))
-
-
-def _other_runs(data: ExplanationData, explained: Run | None) -> list[Run]:
-    """Return the other runs. A rerun isn't included if its original is, or if it is explained."""
-    originals = {run.pk for run in data.other_runs}
-    if explained is not None:
-        originals.add(explained.rerun_of_id or explained.pk)
-    return [run for run in data.other_runs if run.rerun_of_id not in originals]
-
-
-def _other_runs_sentences(data: ExplanationData, others: Sequence[Run]) -> Iterator[Sentence]:
-    """Count the other runs, and name the first ones."""
-    if data.has_more_other_runs:
-        text = _(
-            "More than %(count)d other runs were created at that time, manually or by other jobs."
-        )
-        yield Sentence("many_other_runs", text, count=len(data.other_runs))
-        return
-    if chained := [run for run in others if run.trigger == Trigger.CHAIN]:
-        text = ngettext(
-            "%(count)d run was triggered by another job at that time: %(runs)s.",
-            "%(count)d runs were triggered by other jobs at that time: %(runs)s.",
-            len(chained),
-        )
-        yield Sentence("chained", text, count=len(chained), runs=_named_runs(chained))
-    if manual := [run for run in others if run.trigger != Trigger.CHAIN]:
-        text = ngettext(
-            "%(count)d run was created manually at that time: %(runs)s.",
-            "%(count)d runs were created manually at that time: %(runs)s.",
-            len(manual),
-        )
-        yield Sentence("manual", text, count=len(manual), runs=_named_runs(manual))
-
-
-def _named_runs(runs: Sequence[Run]) -> str:
-    """Return the ids and states of the first runs."""
-    named = [f"{run.pk} ({_state_name(run)})" for run in runs[:OTHER_RUNS_NAMED]]
-    return ", ".join([*named, *(["..."] if len(runs) > len(named) else [])])
-
-
-def _state_name(run: Run) -> str:
-    known = STATE_NAMES.get(run.state)  # type: ignore[call-overload]  # a State is a text
-    return _(known) if known else run.state

@@ -1,0 +1,83 @@
+"""Name the reruns of a run, and the manual and chained runs of the time in question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from django_dcron.diagnosis.why.explanation_data import ExplanationData
+from django_dcron.diagnosis.why.sentence import Sentence
+from django_dcron.jobs.action_texts import STATE_NAMES
+from django_dcron.models import Run
+from django_dcron.policies.lifecycle import Trigger
+
+OTHER_RUNS_NAMED = 5
+"""The maximum number of manual, or of chained, runs that an answer names."""
+
+
+def rerun_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
+    """Count the later reruns of a run, or of the same original, and name the latest one."""
+    reruns = data.reruns_of(run) if run.is_final else []
+    if run in reruns:
+        reruns = reruns[reruns.index(run) + 1 :]
+    if not reruns:
+        return
+    latest = reruns[-1]
+    text = ngettext(
+        "The run was rerun at %(created)s (%(run_id)s, %(state)s).",
+        "The run was rerun %(count)d times, most recently at %(created)s (%(run_id)s, %(state)s).",
+        len(reruns),
+    )
+    yield Sentence(
+        "rerun",
+        text,
+        count=len(reruns),
+        created=data.format_time(latest.claimed_at),
+        run_id=str(latest.pk),
+        state=_state_name(latest),
+    )
+
+
+def other_runs_at_time(data: ExplanationData, explained: Run | None) -> list[Run]:
+    """Return the other runs. A rerun isn't included if its original is, or if it is explained."""
+    originals = {run.pk for run in data.other_runs}
+    if explained is not None:
+        originals.add(explained.rerun_of_id or explained.pk)
+    return [run for run in data.other_runs if run.rerun_of_id not in originals]
+
+
+def other_run_sentences(data: ExplanationData, others: Sequence[Run]) -> Iterator[Sentence]:
+    """Count the other runs, and name the first ones."""
+    if data.has_more_other_runs:
+        text = _(
+            "More than %(count)d other runs were created at that time, manually or by other jobs."
+        )
+        yield Sentence("many_other_runs", text, count=len(data.other_runs))
+        return
+    if chained := [run for run in others if run.trigger == Trigger.CHAIN]:
+        text = ngettext(
+            "%(count)d run was triggered by another job at that time: %(runs)s.",
+            "%(count)d runs were triggered by other jobs at that time: %(runs)s.",
+            len(chained),
+        )
+        yield Sentence("chained", text, count=len(chained), runs=_named_runs(chained))
+    if manual := [run for run in others if run.trigger != Trigger.CHAIN]:
+        text = ngettext(
+            "%(count)d run was created manually at that time: %(runs)s.",
+            "%(count)d runs were created manually at that time: %(runs)s.",
+            len(manual),
+        )
+        yield Sentence("manual", text, count=len(manual), runs=_named_runs(manual))
+
+
+def _named_runs(runs: Sequence[Run]) -> str:
+    """Return the ids and states of the first runs."""
+    named = [f"{run.pk} ({_state_name(run)})" for run in runs[:OTHER_RUNS_NAMED]]
+    return ", ".join([*named, *(["..."] if len(runs) > len(named) else [])])
+
+
+def _state_name(run: Run) -> str:
+    known = STATE_NAMES.get(run.state)  # type: ignore[call-overload]  # a State is a text
+    return _(known) if known else run.state

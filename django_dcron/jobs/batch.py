@@ -96,6 +96,8 @@ class AcceptedJob:
     follows: Follows | None
     """The jobs to follow, if the links change."""
     placed: Placement
+    reason: str
+    """The reason of the audit entry."""
 
 
 def save_batch(changes: Sequence[JobToSave], using: str) -> BatchResult:
@@ -230,7 +232,7 @@ class _Batch:
         except ValidationError:
             stored.edges[id_in_chains] = followed_before
             raise
-        accepted = AcceptedJob(job, before, id_in_chains, follows, placed)
+        accepted = AcceptedJob(job, before, id_in_chains, follows, placed, change.reason)
         self._remember(accepted)
         return accepted
 
@@ -283,7 +285,7 @@ class _Batch:
         placement.write_placements(
             [each.placed for each in self.accepted], self.stored.now, self.using
         )
-        record_saves(saves, self.using)
+        record_saves(saves, self.using, {each.job.pk: each.reason for each in self.accepted})
         store_definitions(
             [
                 each.job

@@ -49,9 +49,18 @@ def save(job: Job, *, expected_version: int | None = None) -> Job:
     saved.
     """
     require_row(job, Job)
-    using, change = alias_for(Job), JobToSave(job, expected_version)
+    return _save_change(JobToSave(job, expected_version))
+
+
+def save_for(job: Job, reason: str) -> Job:
+    """Save ``job`` as ``save`` does. Its audit entry has the reason."""
+    return _save_change(JobToSave(job, reason=reason))
+
+
+def _save_change(change: JobToSave) -> Job:
+    using = alias_for(Job)
     despite_contention(lambda: _save_one(change, using), using)
-    return job
+    return change.job
 
 
 def _save_one(change: JobToSave, using: str) -> None:

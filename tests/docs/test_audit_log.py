@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.db.models.signals import post_save
 
+from django_dcron import control
 from django_dcron.conf import Settings
 from django_dcron.management.commands.dcron import SUBCOMMANDS
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Job, Via
@@ -37,7 +38,7 @@ def test_documented_actions_kinds_and_ways_match_the_code() -> None:
 
 def test_example_names_the_user(capsys: pytest.CaptureFixture[str]) -> None:
     job = make_idle_job(name="nightly-report")
-    acting, reading, _forwarding = EXAMPLES
+    acting, reading, _reverting, _forwarding = EXAMPLES
     user = SimpleNamespace(get_username=lambda: "ada")
     request = SimpleNamespace(user=user, META={"REMOTE_ADDR": "10.0.0.1"})
 
@@ -52,11 +53,19 @@ def test_example_names_the_user(capsys: pytest.CaptureFixture[str]) -> None:
     assert entry.reason in output
 
 
+def test_example_reverts_the_latest_edit() -> None:
+    job = make_idle_job(name="nightly-report")
+    job.max_attempts = 4
+    control.save(job)
+    _run(EXAMPLES[2])
+    assert Job.objects.get(pk=job.pk).max_attempts == 1
+
+
 @pytest.mark.django_db(transaction=True)
 def test_example_forwards_entries(
     caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
 ) -> None:
-    names = _run(EXAMPLES[2])
+    names = _run(EXAMPLES[3])
     request.addfinalizer(lambda: post_save.disconnect(names["forward"], sender=AuditEntry))
     caplog.set_level("INFO", "audit")
 

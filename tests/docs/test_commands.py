@@ -15,6 +15,7 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.management.commands.dcron import SUBCOMMANDS
+from django_dcron.management.dcron.lookup import find_job
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.testing import set_clock
 from tests.contrib.test_ics import file_of
@@ -170,6 +171,15 @@ def make_documented_run(prefix: str, state: str) -> None:
         Attempt.objects.create(run=run, number=number, token=uuid4(), worker="w", started_at=at)
 
 
+def make_documented_edits(words: list[str]) -> None:
+    """Edit the job of the command up to the version that the command reverts."""
+    job = find_job(words[1])
+    version = int(words[words.index("--version") + 1]) if "--version" in words else 2
+    while job.version < version:
+        job.max_attempts += 1
+        control.save(job)
+
+
 def prepare(command: DocumentedCommand) -> list[str]:
     """Create what the command needs. Return its words."""
     words = command.words
@@ -187,6 +197,8 @@ def prepare(command: DocumentedCommand) -> list[str]:
     if words[0] == "resume":
         reason = words[words.index("--reason") + 1] if "--reason" in words else "deploy"
         control.pause_many(Job.objects.all(), reason)
+    if words[0] == "revert":
+        make_documented_edits(words)
     if words[0] in ("run", "backfill") and not {"--no-wait", "--dry-run"} & {*words}:
         without_timeout = re.sub(r" --timeout \S+", "", command.arguments)
         return [*shlex.split(without_timeout), "--no-wait"]  # no node runs here

@@ -34,9 +34,9 @@ def test_table_has_the_latest_entries_first(job: Job) -> None:
     assert result.code == 0
     header, resumed, paused, more = table(result.out)
     assert header[0] == "Time"
-    assert paused[1:5] == ["=ada (10.0.0.1)", "code", "pause", "job shop/report"]
-    assert "deploy" in paused[5]
-    assert "enabled" in paused[5]
+    assert paused[1:6] == ["=ada (10.0.0.1)", "code", "pause", "job shop/report", "2"]
+    assert "deploy" in paused[6]
+    assert "enabled" in paused[6]
     assert resumed[3] == "resume"
     assert more
 
@@ -62,7 +62,7 @@ def test_all_times_of_the_table_are_in_the_zone_of_the_site(settings: Settings) 
     control.pause(job, "deploy", datetime(2090, 1, 1, 12, tzinfo=UTC))
     control.freeze("deploy", until=datetime(2090, 2, 1, 12, tzinfo=UTC))
     _header, *rows = table(call("audit").out)
-    freeze, pause, created = (row[5] for row in rows)
+    freeze, pause, created = (row[6] for row in rows)
     assert "until: 2090-02-01 17:30:00 IST" in freeze
     assert "paused_until: null -> 2090-01-01 17:30:00 IST" in pause
     assert "ends_at: null -> 2027-01-01 17:30:00 IST" in created

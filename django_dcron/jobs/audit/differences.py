@@ -18,6 +18,7 @@ from django_dcron.jobs.representation import (
     text_of_time,
     to_json,
 )
+from django_dcron.targets import MASK
 from django_dcron.utils.bounded_text import with_ellipsis
 
 LONGEST = 300
@@ -90,6 +91,26 @@ def _change(field: DocumentField, before: Any, after: Any) -> FieldChange:
 def public_value(model: type[Model], name: str, value: Any) -> Any:
     """Return one value as the log stores it."""
     return stored_value(FIELDS[model][name], value)
+
+
+def is_whole(field: DocumentField, logged: Any) -> bool:
+    """Return whether a value of the log is surely the whole value, neither shortened nor masked."""
+    if not isinstance(logged, str):
+        return True
+    is_shortened = logged.startswith("…") or (len(logged) == LONGEST and logged.endswith("…"))
+    return not is_shortened and not (field.confidential and MASK in logged)
+
+
+def whole_value(field: DocumentField, logged: Any) -> Any:
+    """Return a value of the log as a value of the row.
+
+    Raises ``ValueError`` if the log doesn't have the whole value, or if the field can't read it.
+    """
+    if not is_whole(field, logged):
+        raise ValueError(f"{field.name}: the log doesn't have the whole value")
+    if field.format is ValueFormat.JSON and isinstance(logged, str):
+        logged = json.loads(logged)  # the log has lists and objects as text
+    return field.read(logged)
 
 
 def shown_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

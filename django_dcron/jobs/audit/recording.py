@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from django.db.models import Model
@@ -52,9 +53,17 @@ class AuditedChange:
 Saved = Job | Calendar | Limit
 
 
-def record_saves(saves: Iterable[tuple[Saved, Saved | None]], using: str) -> None:
-    """Record saved rows, each with the stored row before the save, or None if it is new."""
-    record_changes([_save_of(row, before) for row, before in saves], using)
+def record_saves(
+    saves: Iterable[tuple[Saved, Saved | None]],
+    using: str,
+    reasons: Mapping[Any, str] = MappingProxyType({}),
+) -> None:
+    """Record saved rows, each with the stored row before the save, or None if it is new.
+
+    ``reasons`` has the reasons of saves by the rows' keys.
+    """
+    changes = [_save_of(row, before, reasons.get(row.pk, "")) for row, before in saves]
+    record_changes(changes, using)
 
 
 def record_switches(switches: Iterable[tuple[Job, Job]], using: str) -> None:
@@ -107,10 +116,10 @@ def record_changes(changes: Sequence[AuditedChange], using: str, *, by: str = ""
         AuditEntry.objects.using(using).bulk_create(entries)
 
 
-def _save_of(row: Saved, before: Saved | None) -> AuditedChange:
+def _save_of(row: Saved, before: Saved | None, reason: str) -> AuditedChange:
     if before is None:
-        return AuditedChange(AuditAction.CREATE, row, *_changed_values(type(row)(), row))
-    return AuditedChange(AuditAction.CHANGE, row, *_changed_values(before, row))
+        return AuditedChange(AuditAction.CREATE, row, *_changed_values(type(row)(), row), reason)
+    return AuditedChange(AuditAction.CHANGE, row, *_changed_values(before, row), reason)
 
 
 def _switch_of(row: Job, before: Job) -> AuditedChange:

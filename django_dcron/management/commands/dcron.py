@@ -54,6 +54,7 @@ GROUPS = {
     "Control": {
         "run": "run a job now and wait for it",
         "set": "change fields of jobs",
+        "revert": "undo an edit of a job",
         "pause": "pause jobs, optionally until a time",
         "resume": "resume paused jobs",
         "freeze": "freeze scheduling, of all jobs or of a namespace",

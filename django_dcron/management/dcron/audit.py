@@ -154,7 +154,7 @@ def _show_latest(out: Output, entries: AuditEntryQuerySet, limit: int) -> None:
         out.line("No entries.")
         return
     columns: list[Column | str] = ["Time", "User", "Via", "Action", "Object"]
-    columns.append(Column("Changes", wraps=True))
+    columns += [Column("Version", right=True), Column("Changes", wraps=True)]
     out.table(columns, (_cells(entry) for entry in found[:limit]))
     if len(found) > limit:
         out.line("There are more entries. To show them, use --limit or --format.")
@@ -164,4 +164,5 @@ def _cells(entry: AuditEntry) -> list[str]:
     user = f"{entry.actor or '-'}{f' ({entry.address})' if entry.address else ''}"
     named = f"{entry.kind} {entry.label}"
     changes = ", ".join(filter(None, (entry.reason, shown_changes(entry.before, entry.after))))
-    return [time_text(entry.at), user, entry.via, entry.action, named, changes]
+    version = "-" if entry.version is None else str(entry.version)
+    return [time_text(entry.at), user, entry.via, entry.action, named, version, changes]

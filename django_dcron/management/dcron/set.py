@@ -30,7 +30,6 @@ from django_dcron.jobs import chains
 from django_dcron.jobs.portable import quoted_json
 from django_dcron.jobs.representation import (
     JOB_FIELDS,
-    Document,
     DocumentField,
     InvalidField,
     ValueFormat,
@@ -41,16 +40,21 @@ from django_dcron.jobs.representation import (
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan, SkippedRow, job_keys
 from django_dcron.management.dcron.exits import usage_error
+from django_dcron.management.dcron.job_edit import (
+    change_texts,
+    changed_values,
+    edit_document,
+    perform_edit,
+)
 from django_dcron.management.dcron.job_selection import SelectedRows, add_selection, select
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import parse_json, parse_time_option
-from django_dcron.management.dcron.output import GOOD, Output, add_json, iso, time_text
+from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Cursor, Job
 from django_dcron.schedules.sentences import replace_sentences
 from django_dcron.targets import MASK, has_unrestored_mask, restore_secrets
 from django_dcron.targets.declared_fields import field_meant_by
 from django_dcron.utils.counts import number_of
-from django_dcron.utils.json_values import same_json
 
 HELP = (
     "Change fields of jobs. Text needs no quotes; lists and objects are JSON; durations need a "
@@ -197,9 +201,9 @@ def _save_many(
         if (error := refused.get(position)) is not None:
             results.append(_with_fields(error, job))
             continue
-        changes = _changes(before[position], portable_document(job))
-        document = _document(changes, next_at.get(job.pk), is_dry=is_dry)
-        results.append(ActionOutcome("; ".join(_change_texts(changes)), document))
+        changes = changed_values(before[position], portable_document(job))
+        document = edit_document(changes, next_at.get(job.pk), is_dry=is_dry)
+        results.append(ActionOutcome("; ".join(change_texts(changes)), document))
     return results
 
 
@@ -213,23 +217,8 @@ def _with_fields(error: Exception, job: Job) -> Exception:
 def _set_one(
     output: Output, job: Job, assignments: Sequence[str], now: datetime, *, is_dry: bool
 ) -> None:
-    before, label = portable_document(job), job_keys(job)
     values = _parsed(assignments, job, now)
-    next_before = next_after = _next_at(job)
-    if _differs(job, values):
-        next_after = _save(job, values, is_dry=is_dry)
-    changes = _changes(before, portable_document(job))
-    if output.is_json:
-        output.json({"version": 1, **label, **_document(changes, next_after, is_dry=is_dry)})
-        return
-    for text in _change_texts(changes):
-        output.line(f"{label['job']}: {text}", GOOD)
-    if not changes:
-        output.line(f"{label['job']}: nothing to change")
-    if next_after != next_before:
-        output.line(f"{label['job']}: next occurrence: {time_text(next_after)}")
-    if is_dry:
-        output.line("Nothing was changed.")
+    perform_edit(output, job, lambda: _save(job, values), is_dry=is_dry)
 
 
 def _parsed(assignments: Sequence[str], job: Job, now: datetime) -> dict[DocumentField, Any]:
@@ -316,20 +305,14 @@ def _why_not_settable(name: str) -> str:
     return str(error) if error.params else f"{error} Fields: {', '.join(SETTABLE)}."
 
 
-def _save(job: Job, values: Mapping[DocumentField, Any], *, is_dry: bool) -> datetime | None:
-    """Save the job and return its next occurrence. If ``is_dry``, nothing stays saved."""
+def _save(job: Job, values: Mapping[DocumentField, Any]) -> None:
+    """Save the job if the values differ. Raises ``CommandError`` if they are refused."""
+    if not _differs(job, values):
+        return
     _assign(job, values)
-    using = alias_for(Job)
     try:
         job.clean_fields()  # stricter than ``save``, for which "a,b" is a list of one tag
-        if not is_dry:
-            control.save(job)
-            return _next_at(job)
-        with transaction.atomic(using=using):
-            control.save(job)
-            next_at = _next_at(job)
-            transaction.set_rollback(True, using=using)
-            return next_at
+        control.save(job)
     except Conflict as error:
         raise usage_error(f"Nothing was changed. {error}") from None
     except ValidationError as error:
@@ -363,32 +346,3 @@ def _refuse(problems: Sequence[str]) -> None:
 
 def _differs(job: Job, values: Mapping[DocumentField, Any]) -> bool:
     return any(not field.is_same(field.value_of(job), value) for field, value in values.items())
-
-
-def _document(
-    changes: Mapping[str, tuple[Any, Any]], next_at: datetime | None, *, is_dry: bool
-) -> dict[str, Any]:
-    """Return the fields of the JSON output for a job, without secrets."""
-    redacted = {name: JOB_FIELDS[name].redacted_change(*each) for name, each in changes.items()}
-    return {"dry_run": is_dry, "changes": redacted, "next_at": iso(next_at)}
-
-
-def _change_texts(changes: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
-    for name, (was, now) in changes.items():
-        old, new = JOB_FIELDS[name].change_texts(was, now)
-        yield f"{name}: {old} -> {new}"
-
-
-def _changes(before: Document, after: Document) -> dict[str, tuple[Any, Any]]:
-    """Return the old and the new JSON value of each changed field."""
-    return {
-        name: (before[name], value)
-        for name, value in after.items()
-        if not same_json(before[name], value)
-    }
-
-
-def _next_at(job: Job) -> datetime | None:
-    """Return the job's next occurrence, or None."""
-    rows = Cursor.objects.using(alias_for(Cursor)).filter(pk=job.pk)
-    return rows.values_list("next_at", flat=True).first()

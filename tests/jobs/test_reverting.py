@@ -1,0 +1,257 @@
+"""Test ``control.revert``: which edits it undoes, and which ones it refuses."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from django_dcron import control
+from django_dcron.exceptions import Conflict, NotPossible
+from django_dcron.jobs import reverting
+from django_dcron.jobs.audit.differences import LONGEST
+from django_dcron.jobs.audit.entries import entries_of, logged_changes_of
+from django_dcron.jobs.representation import document_of
+from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Limit
+from tests.factories import make_idle_job, make_job
+
+pytestmark = pytest.mark.django_db
+
+BOOKKEEPING = {"version", "updated_at"}
+
+
+def edit(job: Job, **values: Any) -> AuditEntry:
+    """Save the values and return the entry."""
+    for name, value in values.items():
+        setattr(job, name, value)
+    with control.acting_as("ada"):
+        control.save(job)
+    return latest_entry(job)
+
+
+def latest_entry(job: Job) -> AuditEntry:
+    return entries_of(job).latest("pk")
+
+
+def definition(job: Job) -> dict[str, Any]:
+    document = document_of(Job.objects.get(pk=job.pk))
+    return {name: value for name, value in document.items() if name not in BOOKKEEPING}
+
+
+def refusal(job: Job, entry: AuditEntry) -> NotPossible:
+    """Return why the revert is refused. It must not change anything."""
+    before = document_of(Job.objects.get(pk=job.pk))
+    number = AuditEntry.objects.count()
+    with pytest.raises(NotPossible) as caught:
+        control.revert(job, entry)
+    assert document_of(Job.objects.get(pk=job.pk)) == before
+    assert AuditEntry.objects.count() == number
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"schedule": "0 3 1 1 *"}, {"schedule": "0 4 1 1 *"}),
+        ({"schedule": "0 3 1 1 *\n0 4 1 1 *"}, {"schedule": "@daily", "timezone": "Asia/Tokyo"}),
+        ({"target": "tests.app.tasks.echo"}, {"target": "tests.app.tasks.witness"}),
+        ({"target": "tests.app.tasks.echo", "args": [1, "ä", None]}, {"args": []}),
+        ({"target": "tests.app.tasks.echo", "kwargs": {"a": {"b": [1]}}}, {"kwargs": {"c": 2}}),
+        ({"tags": ["a", "b"]}, {"tags": []}),
+        ({"tags": []}, {"tags": ["a"]}),
+        ({"description": ""}, {"description": "null"}),
+        ({"timeout": None}, {"timeout": timedelta(minutes=5)}),
+        ({"timeout": timedelta(minutes=1, milliseconds=500)}, {"timeout": None}),
+        ({"retry_backoff": timedelta(seconds=90)}, {"retry_backoff": timedelta(minutes=20)}),
+        ({"retry_backoff_factor": 1.5}, {"retry_backoff_factor": 3}),
+        ({"max_attempts": 1}, {"max_attempts": 4, "overlap_policy": "queue_one"}),
+        (
+            {"ends_at": datetime(2090, 1, 1, 0, 0, 0, 5, tzinfo=UTC)},
+            {"ends_at": datetime(2091, 1, 1, tzinfo=UTC)},
+        ),
+        ({"ends_at": None}, {"ends_at": datetime(2091, 1, 1, tzinfo=UTC)}),
+        ({"calendar_id": "closed", "limit_id": None}, {"calendar_id": None, "limit_id": "api"}),
+        ({"name": "old", "namespace": "shop"}, {"name": "new", "namespace": "default"}),
+        ({"enabled": False, "pause_reason": "deploy"}, {"enabled": True}),
+        ({"after": {}}, {"after": {"first": "ended"}}),
+    ],
+)
+def test_edit_is_reverted(old: dict[str, Any], new: dict[str, Any]) -> None:
+    control.save_calendar(Calendar(name="closed", dates="SAT"))
+    control.save_limit(Limit(name="api", max_running=1))
+    make_idle_job(name="first")
+    job = make_job(**{"schedule": "0 0 1 1 *"} | old)
+    before, next_at = definition(job), Cursor.objects.get(pk=job.pk).next_at
+    entry = edit(job, **new)
+    after = definition(job)
+    assert after != before
+
+    assert control.revert(job, entry) is job
+
+    assert definition(job) == before
+    assert document_of(job) == document_of(Job.objects.get(pk=job.pk))
+    assert Cursor.objects.get(pk=job.pk).next_at == next_at
+    control.revert(job, latest_entry(job))
+    assert definition(job) == after
+
+
+def test_edit_to_a_long_value_is_reverted() -> None:
+    job = make_idle_job(description="short")
+    control.revert(job, edit(job, description="x" * (LONGEST + 1)))
+    assert job.description == "short"
+    assert refusal(job, latest_entry(job)).code == "incomplete"
+
+
+def test_revert_has_an_entry_that_names_the_edit() -> None:
+    job = make_idle_job()
+    entry = edit(job, description="new")
+    with control.acting_as("grace"):
+        control.revert(job, entry)
+
+    _created, _edited, change = logged_changes_of(job)
+    assert (change.action, change.version, change.by) == ("change", 3, "grace")
+    assert change.reason.startswith("reverts version 2 (ada, ")
+    assert [(each.field, each.old, each.new) for each in change.fields] == [
+        ("description", "new", "")
+    ]
+
+
+def test_edit_is_reverted_once() -> None:
+    job = make_idle_job()
+    entry = edit(job, max_attempts=4)
+    control.revert(job, entry)
+    assert refusal(job, entry).code == "changed"
+    control.revert(job, latest_entry(job))
+    control.revert(job, entry)
+    assert job.max_attempts == 1
+
+
+def test_other_changes_since_the_edit_stay() -> None:
+    job = make_idle_job()
+    entry = edit(job, max_attempts=4)
+    edit(job, description="new")
+    control.pause(job, "deploy")
+    control.revert(Job.objects.get(pk=job.pk), entry)
+    job.refresh_from_db()
+    assert (job.max_attempts, job.description, job.enabled) == (1, "new", False)
+
+
+def test_unsaved_values_of_the_instance_are_not_saved() -> None:
+    job = make_idle_job()
+    entry = edit(job, max_attempts=4)
+    job.description = "unsaved"
+    control.revert(job, entry)
+    assert (job.description, job.max_attempts) == ("", 1)
+
+
+def test_field_that_was_changed_again_is_named_with_its_author() -> None:
+    job = make_idle_job()
+    entry = edit(job, max_attempts=4, queue="slow", description="new")
+    edit(job, max_attempts=5)
+    Job.objects.filter(pk=job.pk).update(queue="by SQL")  # has no entry
+
+    error = refusal(job, entry)
+    assert error.code == "changed"
+    text = str(error.params["fields"])
+    assert "max_attempts (now 5, since version 3 by ada at " in text
+    assert "queue (now by SQL)" in text
+    assert "description" not in text
+
+
+@pytest.mark.parametrize(
+    ("values", "later"),
+    [
+        ({"description": "x" * LONGEST + "a"}, {"description": "x" * LONGEST + "b"}),
+        ({"kwargs": {"password": "a"}}, {"kwargs": {"password": "b"}}),
+    ],
+)
+def test_later_edit_is_not_overwritten_although_the_log_shows_no_difference(
+    values: dict[str, Any], later: dict[str, Any]
+) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo")
+    entry = edit(job, **values)
+    latest = edit(job, **later)
+    assert refusal(job, entry).code == "changed"
+    assert refusal(job, latest).code == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"description": "x" * (LONGEST + 1)}, {"description": ""}),
+        ({"description": "x" * LONGEST}, {"description": "x" * (LONGEST + 1)}),
+        ({"args": ["x" * LONGEST]}, {"args": []}),
+        ({"kwargs": {"api_token": "hush", "n": 1}}, {"kwargs": {"api_token": "hush", "n": 2}}),
+        ({"kwargs": {"api_token": "hush"}}, {"kwargs": {"api_token": "hush-2"}}),
+    ],
+)
+def test_value_that_the_log_does_not_have_is_not_reverted(
+    old: dict[str, Any], new: dict[str, Any]
+) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo", **old)
+    entry = edit(job, max_attempts=4, **new)
+
+    error = refusal(job, entry)
+    assert error.code == "incomplete"
+    assert str(error.params["fields"]) == next(iter(new))
+
+
+def test_only_an_edit_of_the_job_is_reverted() -> None:
+    job, other = make_idle_job(), make_idle_job()
+    entry_of_other = edit(other, max_attempts=4)
+    control.pause(job, "deploy")
+    control.pause(job, "deploy 2")
+    control.resume(job)
+    control.save_limit(Limit(name="api", max_running=1))
+    no_edits = [*entries_of(job), entry_of_other, entries_of(Limit.objects.get()).get()]
+    assert len(no_edits) == 6
+    assert {refusal(job, entry).code for entry in no_edits} == {"not_an_edit"}
+
+
+def test_old_values_are_validated() -> None:
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    job = make_job(schedule="@at 2090-01-01T09:00", timezone="UTC")
+    Job.objects.filter(pk=job.pk).update(target="gone.task", ends_at=past)
+    job.refresh_from_db()
+    entry = edit(job, target="tests.app.tasks.ok", ends_at=None, description="new")
+
+    with pytest.raises(ValidationError) as caught:
+        control.revert(job, entry)
+    assert "target" in caught.value.error_dict
+    job.refresh_from_db()
+    assert (job.target, job.description, job.version) == ("tests.app.tasks.ok", "new", 2)
+
+
+def test_schedule_whose_last_occurrence_is_over_is_not_restored() -> None:
+    job = make_job(schedule="@at 2090-01-01T09:00", timezone="UTC")
+    Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T09:00")
+    job.refresh_from_db()
+    entry = edit(job, schedule="@daily")
+    with pytest.raises(ValidationError) as caught:
+        control.revert(job, entry)
+    assert "schedule" in caught.value.error_dict
+
+
+def test_concurrent_edit_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_idle_job()
+    entry = edit(job, max_attempts=4)
+    decide = reverting.decide_revert
+
+    def decide_late(*facts: Any) -> Any:
+        decision = decide(*facts)
+        edit(Job.objects.get(pk=job.pk), max_attempts=5)
+        return decision
+
+    monkeypatch.setattr(reverting, "decide_revert", decide_late)
+    with pytest.raises(Conflict):
+        control.revert(job, entry)
+    assert Job.objects.get(pk=job.pk).max_attempts == 5
+
+
+def test_deleted_job_is_not_reverted() -> None:
+    job = make_idle_job()
+    entry = edit(job, max_attempts=4)
+    control.delete(Job.objects.get(pk=job.pk))
+    with pytest.raises(Conflict):
+        control.revert(job, entry)
+    assert latest_entry(job).action == "delete"

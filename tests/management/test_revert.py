@@ -1,0 +1,90 @@
+"""``dcron revert``: which edit it reverts, its output and its refusals."""
+
+import pytest
+
+from django_dcron import control
+from django_dcron.management.dcron.exits import NEGATIVE, USAGE_ERROR
+from django_dcron.models import AuditEntry, Cursor, Job
+from tests.factories import forget_entries, make_idle_job
+from tests.management.calling import call
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def job() -> Job:
+    """Return a job with three versions: version 2 has another schedule, version 3 more attempts."""
+    job = make_idle_job(name="report", namespace="shop")
+    job.schedule = "0 5 1 1 *"
+    control.save(job)
+    job.max_attempts = 4
+    return control.save(job)
+
+
+def test_latest_edit_is_reverted(job: Job) -> None:
+    control.pause(job, "deploy")  # no edit
+
+    result = call("revert", "shop/report")
+
+    assert (result.code, result.out) == (0, "shop/report: max_attempts: 4 -> 1\n")
+    job.refresh_from_db()
+    assert (job.max_attempts, job.schedule, job.enabled) == (1, "0 5 1 1 *", False)
+
+
+def test_second_revert_reverts_the_first(job: Job) -> None:
+    call("revert", "shop/report")
+    assert call("revert", "shop/report").out == "shop/report: max_attempts: 1 -> 4\n"
+    assert call("revert", "shop/report", "--version", "3").code == 0
+    assert call("revert", "shop/report", "--version", "3").code == NEGATIVE
+
+
+def test_edit_of_a_version_is_reverted(job: Job) -> None:
+    next_at = Cursor.objects.get().next_at
+    lines = call("revert", "shop/report", "--version", "2").out.splitlines()
+    assert lines[0] == "shop/report: schedule: 0 5 1 1 * -> 0 0 1 1 *"
+    assert "next occurrence" in lines[1]
+    job.refresh_from_db()
+    assert (job.max_attempts, job.schedule) == (4, "0 0 1 1 *")
+    assert Cursor.objects.get().next_at != next_at
+
+
+def test_dry_run_changes_nothing(job: Job) -> None:
+    number = AuditEntry.objects.count()
+    text = call("revert", "shop/report", "--dry-run").out
+    document = call("revert", "shop/report", "--dry-run", "--json").json
+    assert "max_attempts: 4 -> 1" in text
+    assert document["dry_run"] is True
+    assert document["changes"] == {"max_attempts": [4, 1]}
+    job.refresh_from_db()
+    assert (job.max_attempts, job.version) == (4, 3)
+    assert AuditEntry.objects.count() == number
+
+    done = call("revert", "shop/report", "--json").json
+    assert done == document | {"dry_run": False}
+
+
+def test_refusal_names_the_fields_and_changes_nothing(job: Job) -> None:
+    job.max_attempts = 5
+    control.save(job)
+    result = call("revert", "shop/report", "--version", "3")
+    assert result.code == NEGATIVE
+    assert "max_attempts (now 5" in result.err
+    Job.objects.filter(pk=job.pk).update(target="gone.task")
+    job.refresh_from_db()
+    job.target = "tests.app.tasks.ok"
+    control.save(job)
+    result = call("revert", "shop/report")
+    assert result.code == NEGATIVE
+    assert "target: " in result.err
+    assert "gone.task" in result.err
+    job.refresh_from_db()
+    assert (job.max_attempts, job.target) == (5, "tests.app.tasks.ok")
+
+
+def test_job_or_edit_that_does_not_exist(job: Job) -> None:
+    assert call("revert", "unknown").code == USAGE_ERROR
+    assert call("revert", "shop/report", "--version", "1").code == USAGE_ERROR
+    assert call("revert", "shop/report", "--version", "0").code == USAGE_ERROR
+    assert "version 9" in call("revert", "shop/report", "--version", "9").err
+    forget_entries()
+    assert call("revert", "shop/report").code == USAGE_ERROR

@@ -116,6 +116,8 @@ def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
     paused = control.save(
         Job(name=f"{name}-paused", **given, enabled=False, pause_reason=f"{name}-pause")
     )
+    paused.max_attempts = 2
+    control.save(paused)
     Job.objects.filter(pk=job.pk).update(args=[f"{name}-argument"])
     times = {"claimed_at": now - HOUR, "due_at": now - HOUR}
     run = make_run(

@@ -86,6 +86,8 @@ class LogLine:
     change: LoggedChange
     fields: tuple[ChangedField, ...]
     unlogged_before: str
+    revert_url: str = ""
+    """The page that reverts the entry's change, if the user can revert it."""
 
 
 def log_lines(

@@ -61,6 +61,14 @@ def is_edit(change: LoggedChange) -> bool:
     return change.action is AuditAction.CHANGE and bool(fields) and is_settable
 
 
+def edit_of(job: Job, version: int | None = None) -> AuditEntry | None:
+    """Return the entry of the job's latest edit, or of the edit that made this version."""
+    edits = entries_of(job).filter(action=AuditAction.CHANGE)
+    if version is not None:
+        edits = edits.filter(version=version)
+    return edits.order_by("pk").last()
+
+
 def decide_revert(
     edit: LoggedChange, present: Mapping[str, Any], changed_later: Collection[str]
 ) -> RevertDecision:

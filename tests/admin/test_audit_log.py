@@ -5,17 +5,27 @@ import re
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from django.test import Client
 from django.urls import reverse
 from django.utils.html import escape
 
 from django_dcron import control
+from django_dcron.admin.jobs.admin import JobAdmin
 from django_dcron.jobs.audit.differences import LONGEST, FieldChange
 from django_dcron.jobs.audit.entries import LoggedChange, logged_changes_of
 from django_dcron.jobs.audit.recording import AuditedChange, record_changes
 from django_dcron.models import AuditAction, Job, Run, Via
 from django_dcron.targets.redaction import CHANGED_MASK, MASK
-from tests.admin.conftest import StaffWith, action_url, add_url, fill_in, job_url, make_job
+from tests.admin.conftest import (
+    StaffWith,
+    action_url,
+    add_url,
+    fill_in,
+    job_url,
+    make_job,
+    messages,
+)
 from tests.factories import entries_by_users, forget_entries
 
 POLICIES: dict[str, Any] = dict(Job._meta.get_field("overlap_policy").flatchoices)
@@ -231,3 +241,79 @@ def test_history_of_a_job_links_to_the_entries_of_its_runs(
     (entry,) = admin_client.get(url).context["cl"].result_list
     assert (entry.run_id, entry.action, entry.actor) == (run.pk, "trigger", "ada")
     assert "run_entries_url" not in _history(staff_with("view_job"), job).context
+
+
+def _revert_url(job: Job, version: int) -> str:
+    return reverse("admin:django_dcron_job_revert", args=[job.pk, version])
+
+
+def test_edit_is_reverted_after_a_confirmation(admin_client: Client) -> None:
+    job = make_job(tags=["billing"])
+    fill_in(admin_client, job_url(job), schedule="0 5 * * *", tags="[]")
+    admin_client.post(action_url(job, "pause"), {"reason": "deploy"})
+
+    created, edited, paused = _history(admin_client, job).context["lines"]
+    assert (created.revert_url, paused.revert_url) == ("", "")
+    assert edited.revert_url == _revert_url(job, 2)
+    page = admin_client.get(edited.revert_url)
+    assert {(field.old, field.new) for field in page.context["fields"]} == {
+        ("0 5 * * *", "30 3 * * *"),
+        ("[]", '["billing"]'),
+    }
+    response = admin_client.post(edited.revert_url, follow=True)
+
+    job.refresh_from_db()
+    assert (job.schedule, job.tags, job.enabled) == ("30 3 * * *", ["billing"], False)
+    *_others, edited, _paused, reverted = response.context["lines"]
+    assert (edited.revert_url, reverted.revert_url) == ("", _revert_url(job, 4))
+    assert (reverted.change.by, reverted.change.action) == ("admin", "change")
+    assert "reverts version 2 (admin, " in response.content.decode()
+
+
+def test_refused_revert_is_a_message_and_has_no_link(admin_client: Client) -> None:
+    job = make_job()
+    fill_in(admin_client, job_url(job), max_attempts="4")
+    fill_in(admin_client, job_url(job), max_attempts="5")
+    fill_in(admin_client, job_url(job), description="x" * (LONGEST + 1))
+    fill_in(admin_client, job_url(job), description="")
+
+    lines = _history(admin_client, job).context["lines"]
+    assert [line.revert_url for line in lines] == ["", "", _revert_url(job, 3), "", ""]
+    for version, part in ((2, "max_attempts (now 5"), (5, "whole old values of description")):
+        response = admin_client.post(_revert_url(job, version), follow=True)
+        assert part in " ".join(messages(response))
+    Job.objects.filter(pk=job.pk).update(target="gone.task")
+    fill_in(admin_client, job_url(job), target="tests.app.tasks.ok")
+    response = admin_client.post(_revert_url(job, 6), follow=True)
+    assert "Target: " in " ".join(messages(response))
+    job.refresh_from_db()
+    assert (job.max_attempts, job.target, job.version) == (5, "tests.app.tasks.ok", 6)
+
+
+def test_only_edits_that_exist_have_a_page(admin_client: Client) -> None:
+    job = make_job()
+    control.pause(job)
+    for version in (1, 2, 3, 10**30):
+        assert admin_client.post(_revert_url(job, version)).status_code == 404
+
+
+def test_viewer_sees_no_link_to_revert(staff_with: StaffWith) -> None:
+    job = make_job()
+    job.max_attempts = 4
+    control.save(job)
+    client = staff_with("view_job")
+    assert [line.revert_url for line in _history(client, job).context["lines"]] == ["", ""]
+    assert client.post(_revert_url(job, 2)).status_code == 403
+
+
+def test_field_that_the_form_does_not_have_is_not_reverted(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    job.max_attempts = 4
+    control.save(job)
+    monkeypatch.setattr(JobAdmin, "readonly_fields", ("max_attempts",))
+    assert [line.revert_url for line in _history(admin_client, job).context["lines"]] == ["", ""]
+    assert admin_client.post(_revert_url(job, 2)).status_code == 403
+    job.refresh_from_db()
+    assert job.max_attempts == 4

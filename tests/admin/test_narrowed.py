@@ -280,6 +280,27 @@ def test_hidden_job_with_the_typed_name_does_not_decide_which_runs_are_found(
     assert found("mine") == before
 
 
+@pytest.mark.parametrize("field", ["namespace", "calendar", "limit", "after"])
+def test_revert_neither_hides_the_job_nor_refers_to_hidden_rows(
+    field: str, world: World, on_site: Any
+) -> None:
+    job, theirs = world.mine.job, world.theirs.job
+    own, hidden = getattr(job, field), getattr(theirs, field)
+    if field == "after":
+        hidden = {str(theirs): "ended"}
+    for value in (hidden, own):
+        setattr(job, field, value)
+        control.save(job)
+    url = reverse("admin:django_dcron_job_revert", args=[job.pk, job.version])
+
+    shown = get_messages(on_site(narrowed_sites.teams).post(url).wsgi_request)
+
+    assert [message.level_tag for message in shown] == ["error"]
+    assert getattr(Job.objects.get(pk=job.pk), field) == own
+    on_site(narrowed_sites.watched).post(url)
+    assert getattr(Job.objects.get(pk=job.pk), field) == hidden
+
+
 def test_dashboard_numbers_count_visible_rows_only(world: World, on_site: Any) -> None:
     def numbers(site: AdminSite) -> dict[str, str]:
         tiles = on_site(site).get(section_url("tiles")).context["tiles"]

@@ -197,6 +197,17 @@ ENDPOINTS = [
         post={**RANGE, "version": "1", "create": "1"},
         status=302,
     ),
+    *(
+        Endpoint(
+            "django_dcron_job_revert",
+            "change_job",
+            {"object_id": "paused"},
+            {"version": 2},
+            post=post,
+            status=status,
+        )
+        for post, status in ((None, 200), ({}, 302))
+    ),
     _action("job", "run_now", "view_job trigger_job"),
     _action("job", "run_with", "view_job trigger_job run_job_with_arguments", post=None),
     _action(
@@ -358,9 +369,11 @@ def rows(db: None) -> Rows:
     )
     retried = make_run(job, NOON + timedelta(days=12), state="failed", finished_at=NOON)
     make_attempt(retried)
+    paused = make_job("paused", enabled=False)
+    paused.max_attempts = 2
     return Rows(
         job,
-        make_job("paused", enabled=False),
+        control.save(paused),
         run,
         ended,
         other,

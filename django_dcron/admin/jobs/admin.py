@@ -32,7 +32,14 @@ from django_dcron.admin.display import (
     state_badge,
     time_in_zone,
 )
-from django_dcron.admin.jobs import backfill_page, deletion, list_row, palette, preset_links
+from django_dcron.admin.jobs import (
+    backfill_page,
+    deletion,
+    list_row,
+    palette,
+    preset_links,
+    revert_page,
+)
 from django_dcron.admin.jobs.countdown import countdown_texts, time_until
 from django_dcron.admin.jobs.form import JobForm
 from django_dcron.admin.jobs.form_tabs import FIELDSETS
@@ -134,10 +141,12 @@ class JobAdmin(
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(partial(backfill_page.backfill_view, self))
+        revert = self.admin_site.admin_view(partial(revert_page.revert_view, self))
         find = self.admin_site.admin_view(require_safe(partial(palette.palette_view, self)))
         return [
             path("palette/", find, name=palette.URL_NAME),
             path("<path:object_id>/backfill/", view, name=backfill_page.URL_NAME),
+            path("<path:object_id>/revert/<int:version>/", revert, name=revert_page.URL_NAME),
             *super().get_urls(),
         ]
 
@@ -162,6 +171,17 @@ class JobAdmin(
             )
             buttons.append(Button(backfill_page.TITLE, url, has_page=True))
         return buttons
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Link to the reverts of edits."""
+        response = super().history_view(request, object_id, extra_context)
+        context = getattr(response, "context_data", None)
+        if context:
+            job, lines = context["object"], context["lines"]
+            context["lines"] = revert_page.with_revert_urls(self, request, job, lines)
+        return response
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def label(self, job: Job) -> str:

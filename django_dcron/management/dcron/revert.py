@@ -17,13 +17,13 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
 from django_dcron.exceptions import Conflict, NotPossible
-from django_dcron.jobs.audit.entries import entries_of
+from django_dcron.jobs.reverting import edit_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.job_edit import perform_edit
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import Output, add_json
-from django_dcron.models import AuditAction, AuditEntry, Job
+from django_dcron.models import AuditEntry, Job
 
 HELP = (
     "Undo an edit of a job: set the fields that the edit changed back to their old values in the "
@@ -56,16 +56,13 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     job = find_job(options["job"])
-    entry = _edit_of(job, options["version"])
+    entry = _find_edit(job, options["version"])
     output = Output(command, options)
     perform_edit(output, job, lambda: _revert(job, entry), is_dry=options["dry_run"])
 
 
-def _edit_of(job: Job, version: int | None) -> AuditEntry:
-    edits = entries_of(job).filter(action=AuditAction.CHANGE)
-    if version is not None:
-        edits = edits.filter(version=version)
-    if (entry := edits.order_by("pk").last()) is None:
+def _find_edit(job: Job, version: int | None) -> AuditEntry:
+    if (entry := edit_of(job, version)) is None:
         what = "no edit" if version is None else f"no edit that made version {version}"
         raise usage_error(
             f"The audit log has {what} of {job}. To list the edits: manage.py dcron audit "

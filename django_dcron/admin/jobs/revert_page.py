@@ -1,0 +1,170 @@
+"""The page that confirms the revert of an edit, and the links to it in the history of a job.
+
+Invariants:
+
+- A user reverts only what the user can change in the form of the job. This depends on the
+  permission to change the job, and on the fields of the form.
+- As after a save of the form, the job is visible. So are its calendar, its limit and its
+  predecessors, unless they belonged to the job before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from django.contrib import messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import transaction
+from django.db.models import Model
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_dcron import control
+from django_dcron.admin.actions import REFUSALS, error_text
+from django_dcron.admin.audit_log import LogLine, shown_change
+from django_dcron.admin.jobs.job_actions import NOT_VISIBLE
+from django_dcron.admin.visibility import admin_scope
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.scope import Scope
+from django_dcron.jobs import chains
+from django_dcron.jobs.audit.differences import FieldChange, values_of
+from django_dcron.jobs.audit.entries import LoggedChange, read_change
+from django_dcron.jobs.representation import JOB_FIELDS
+from django_dcron.jobs.reverting import decide_revert, edit_of, is_edit
+from django_dcron.models import AuditEntry, Calendar, Job, Limit
+
+if TYPE_CHECKING:
+    from django_dcron.admin.jobs.admin import JobAdmin
+
+TITLE = gettext_lazy("Revert an edit")
+URL_NAME = "django_dcron_job_revert"
+
+
+def with_revert_urls(
+    model_admin: JobAdmin, request: HttpRequest, job: Job, lines: Sequence[LogLine]
+) -> list[LogLine]:
+    """Return the lines of the job's history, oldest first, with links to revert the edits.
+
+    Only edits that the user can revert now have a link.
+    """
+    editable, present = _editable_fields(model_admin, request, job), values_of(job)
+    changed_later: set[str] = set()
+    linked: list[LogLine] = []
+    for line in reversed(lines):
+        edit, names = line.change, {each.field for each in line.change.fields}
+        if (
+            is_edit(edit)
+            and names <= editable
+            and decide_revert(edit, present, changed_later).is_possible
+        ):
+            url = _url(model_admin, URL_NAME, job.pk, edit.version)
+            linked.append(replace(line, revert_url=url))
+        else:
+            linked.append(line)
+        changed_later |= names
+    return linked[::-1]
+
+
+def revert_view(
+    model_admin: JobAdmin, request: HttpRequest, object_id: str, version: int
+) -> HttpResponse:
+    if not model_admin.has_change_permission(request):
+        raise PermissionDenied
+    if request.method not in ("GET", "HEAD", "POST"):
+        return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+    job = model_admin.get_object(request, unquote(object_id))
+    if job is None:
+        raise Http404
+    entry = edit_of(job, version)
+    editable = _editable_fields(model_admin, request, job)
+    if not editable or (entry is not None and not entry.after.keys() <= editable):
+        raise PermissionDenied
+    if entry is None:
+        raise Http404
+    history = _url(model_admin, f"{model_admin.opts.app_label}_job_history", job.pk)
+    if request.method != "POST":
+        return _page(model_admin, request, job, read_change(entry), history)
+    try:
+        _revert(job, entry, admin_scope(request, model_admin.admin_site))
+    except ValidationError as error:
+        model_admin.message_user(
+            request, f"“{job}”: {' '.join(_labeled_errors(error))}", messages.ERROR
+        )
+    except REFUSALS as error:
+        model_admin.message_user(request, f"“{job}”: {error_text(error)}", messages.ERROR)
+    else:
+        text = _("Reverted the edit that made version %(version)s") % {"version": version}
+        model_admin.message_user(request, f"“{job}”: {text}", messages.SUCCESS)
+    return HttpResponseRedirect(history)
+
+
+def _editable_fields(model_admin: JobAdmin, request: HttpRequest, job: Job) -> set[str]:
+    """Return the fields that the user can change in the form of the job."""
+    if not model_admin.has_view_or_change_permission(request, job):
+        return set()
+    if not model_admin.has_change_permission(request, job):
+        return set()
+    return {*model_admin.get_form(request, job, change=True).base_fields}
+
+
+def _revert(job: Job, entry: AuditEntry, scope: Scope) -> None:
+    """Revert the edit if the user may see the result. Raises an error that changes nothing."""
+    if not any(map(scope.narrows, (Job, Calendar, Limit))):
+        control.revert(job, entry)
+        return
+    predecessors, own, using = {*job.after}, {job.calendar, job.limit}, alias_for(Job)
+    with transaction.atomic(using=using):
+        try:
+            control.revert(job, entry)
+        except ValidationError as error:
+            raise (chains.without_names(error) if scope.narrows(Job) else error) from None
+        if scope.narrows(Job):
+            chains.check_links(job, using, scope.jobs, predecessors)
+        rows: set[Model | None] = {job, job.calendar, job.limit}
+        if not all(scope.sees(row) for row in rows - own if row is not None):
+            raise ValidationError(NOT_VISIBLE)
+
+
+def _labeled_errors(error: ValidationError) -> Iterator[str]:
+    """Yield the errors with the labels of their fields."""
+    for name, errors in error.update_error_dict({}).items():
+        field = JOB_FIELDS.get(name)
+        label = f"{capfirst(str(field.model_field.verbose_name))}: " if field else ""
+        yield label + " ".join(text for each in errors for text in each.messages)
+
+
+def _page(
+    model_admin: JobAdmin, request: HttpRequest, job: Job, edit: LoggedChange, history: str
+) -> HttpResponse:
+    fields = [FieldChange(each.field, each.new, each.old) for each in edit.fields]
+    context = {
+        **model_admin.admin_site.each_context(request),
+        "title": TITLE,
+        "submit_label": _("Revert"),
+        "subtitle": str(job),
+        "opts": model_admin.opts,
+        "original": job,
+        "back": history,
+        "edit": edit,
+        "fields": [shown_change(Job, each) for each in fields],
+        "media": model_admin.media,
+    }
+    request.current_app = model_admin.admin_site.name
+    return TemplateResponse(request, "admin/django_dcron/job/revert.html", context)
+
+
+def _url(model_admin: JobAdmin, name: str, *args: object) -> str:
+    return reverse(f"admin:{name}", args=args, current_app=model_admin.admin_site.name)

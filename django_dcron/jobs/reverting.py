@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,13 +102,18 @@ def _leads_to(change: FieldChange, old: Any, present: Any) -> bool:
     )
 
 
-def revert(job: Job, entry: AuditEntry) -> Job:
+def revert(
+    job: Job, entry: AuditEntry, *, check: Callable[[Job], object] = lambda job: None
+) -> Job:
     """Revert an edit of ``job``: set each field of the edit's audit entry back to its old value.
 
     The revert is an edit with its own entry, so it can be reverted, too. Raises ``NotPossible`` if
     the entry isn't an edit of the job, if the log doesn't have the whole old values, or if a field
     was changed again. Raises ``ValidationError`` by field if an old value isn't valid anymore, or
     ``Conflict`` if the job was deleted or is changed at the same time. Then nothing is changed.
+
+    ``check`` is called with the reverted job before it is saved. It may raise an error, for example
+    if the user may not save such a job.
     """
     require_row(job, Job)
     require_row(entry, AuditEntry)
@@ -134,6 +139,7 @@ def revert(job: Job, entry: AuditEntry) -> Job:
         raise _changed(row, edit, decision.changed, later)
     for name, value in decision.values.items():
         setattr(row, JOB_FIELDS[name].attname, value)
+    check(row)
     author = entry.actor or entry.via
     save_for(row, f"reverts version {edit.version} ({author}, {format_time_to_store(edit.at)})")
     job.refresh_from_db(using=using)

@@ -11,14 +11,15 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
-from django.db.models import Model
 from django.http import (
     Http404,
     HttpRequest,
@@ -38,13 +39,13 @@ from django_dcron.admin.audit_log import LogLine, shown_change
 from django_dcron.admin.jobs.job_actions import NOT_VISIBLE
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_references import require_visible_references
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.jobs import chains
 from django_dcron.jobs.audit.differences import FieldChange, values_of
 from django_dcron.jobs.audit.entries import LoggedChange, read_change
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.reverting import decide_revert, edit_of, is_edit
-from django_dcron.models import AuditEntry, Calendar, Job, Limit
+from django_dcron.models import AuditEntry, Job
 
 if TYPE_CHECKING:
     from django_dcron.admin.jobs.admin import JobAdmin
@@ -122,19 +123,13 @@ def _editable_fields(model_admin: JobAdmin, request: HttpRequest, job: Job) -> s
 
 def _revert(job: Job, entry: AuditEntry, scope: Scope) -> None:
     """Revert the edit if the user may see the result. Raises an error that changes nothing."""
-    if not any(map(scope.narrows, (Job, Calendar, Limit))):
-        control.revert(job, entry)
+    check = partial(require_visible_references, before=copy(job), scope=scope)
+    if not scope.narrows(Job):
+        control.revert(job, entry, check=check)
         return
-    predecessors, own, using = {*job.after}, {job.calendar, job.limit}, alias_for(Job)
-    with transaction.atomic(using=using):
-        try:
-            control.revert(job, entry)
-        except ValidationError as error:
-            raise (chains.without_names(error) if scope.narrows(Job) else error) from None
-        if scope.narrows(Job):
-            chains.check_links(job, using, scope.jobs, predecessors)
-        rows: set[Model | None] = {job, job.calendar, job.limit}
-        if not all(scope.sees(row) for row in rows - own if row is not None):
+    with transaction.atomic(using=alias_for(Job)):
+        control.revert(job, entry, check=check)
+        if not scope.sees(job):
             raise ValidationError(NOT_VISIBLE)
 
 

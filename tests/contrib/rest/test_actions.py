@@ -39,6 +39,42 @@ def _trigger(api: Api, job: Job, body: Any = None, **headers: str) -> Any:
     return api.post(f"jobs/{job.pk}/trigger/", body, **headers)
 
 
+# --- revert ---------------------------------------------------------------------------------------
+
+
+def test_edit_is_reverted(api: Api) -> None:
+    job = make_idle_job()
+    for attempts in (4, 5):
+        job.max_attempts = attempts
+        control.save(job)
+
+    refused = problem(api.post(f"jobs/{job.pk}/revert/", {"version": 2}), 409)
+    assert "max_attempts (now 5" in refused["detail"]
+    response = api.post(f"jobs/{job.pk}/revert/", {"version": 3})
+
+    assert (response.json()["max_attempts"], response.headers["ETag"]) == (4, '"4"')
+    entry = entries_by_users().get()
+    assert (entry.actor, entry.via, entry.action) == ("admin", "rest", "change")
+    assert entry.reason.startswith("reverts version 3 (")
+    assert api.post(f"jobs/{job.pk}/revert/", {"version": 2}).json()["max_attempts"] == 1
+
+
+@pytest.mark.parametrize("body", [{}, {"version": 1}, {"version": 9}, {"version": 2**31}])
+def test_version_that_no_edit_made_is_refused(api: Api, body: Any) -> None:
+    job = make_idle_job()
+    assert [*problem(api.post(f"jobs/{job.pk}/revert/", body), 400)["errors"]] == ["version"]
+
+
+def test_old_value_that_is_not_valid_anymore_is_an_error_of_its_field(api: Api) -> None:
+    job = make_idle_job()
+    Job.objects.filter(pk=job.pk).update(target="gone.task")
+    job.refresh_from_db()
+    job.target = "tests.app.tasks.ok"
+    control.save(job)
+    response = api.post(f"jobs/{job.pk}/revert/", {"version": 2})
+    assert [*problem(response, 400)["errors"]] == ["target"]
+
+
 # --- pause and resume -----------------------------------------------------------------------------
 
 

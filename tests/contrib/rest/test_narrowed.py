@@ -11,6 +11,7 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.test.utils import CaptureQueriesContext
 
+from django_dcron import control
 from django_dcron.contrib.rest.runs import cancelling
 from django_dcron.db.now import database_now
 from django_dcron.models import Calendar, Incident, Job, Limit, Node, Run
@@ -168,6 +169,24 @@ def test_saving_a_row_outside_of_the_queryset_is_refused(world: World, api: Api)
     assert problem(api.post("limits/", {"name": "other", "max_running": 1}), 403)
     assert list(Job.objects.order_by("pk").values()) == before
     assert api.post("jobs/", {"name": "new", "namespace": "mine", **TARGET}).status_code == 201
+
+
+@pytest.mark.parametrize("field", ["namespace", "calendar", "limit", "after"])
+def test_revert_neither_hides_the_job_nor_refers_to_hidden_rows(
+    field: str, world: World, api: Api
+) -> None:
+    job, theirs = world.mine.job, world.theirs.job
+    own, hidden = getattr(job, field), getattr(theirs, field)
+    if field == "after":
+        hidden = {str(theirs): "ended"}
+    for value in (hidden, own):
+        setattr(job, field, value)
+        control.save(job)
+
+    response = api.post(f"jobs/{job.pk}/revert/", {"version": job.version})
+
+    problem(response, 403 if field == "namespace" else 400)
+    assert getattr(Job.objects.get(pk=job.pk), field) == own
 
 
 def test_queryset_can_limit_runs_alone(world: World, api: Api, settings: Any) -> None:

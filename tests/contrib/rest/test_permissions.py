@@ -107,6 +107,7 @@ REQUESTS = {
     "replace_job": Request("change_job", "PUT", "jobs/{job}/", 200, JOB, MATCHING),
     "change_job": Request("change_job", "PATCH", "jobs/{job}/", 200, {"name": "other"}, MATCHING),
     "delete_job": Request("delete_job", "DELETE", "jobs/{job}/", 204, None, MATCHING),
+    "revert_job": Request("change_job", "POST", "jobs/{paused}/revert/", 200, {"version": 2}),
     "pause_job": Request(
         "view_job pause_job", "POST", "jobs/{job}/pause/", 200, {"reason": "deploy"}
     ),
@@ -206,11 +207,13 @@ def keys(db: None) -> dict[str, Any]:
     run = make_run(job, "running")
     control.save_calendar(Calendar(name="closed", dates="12-25"))
     control.save_limit(Limit(name="narrow", max_running=3))
+    paused = make_idle_job(enabled=False)
+    paused.max_attempts = 2
     return {
         "job": job.pk,
         "freeze": control.freeze("incident").pk,
         "shop": make_idle_job(namespace="shop").pk,
-        "paused": make_idle_job(enabled=False).pk,
+        "paused": control.save(paused).pk,
         "run": run.pk,
         "incident": make_incidents(job, "", None)[0].pk,
         "ended": make_run(job, "failed").pk,

@@ -117,6 +117,14 @@ class PauseSerializer(StrictSerializer):
     )
 
 
+class RevertSerializer(StrictSerializer):
+    version = fields.StrictIntegerField(
+        min_value=1,
+        max_value=2**31 - 1,  # the column can't store more
+        help_text="The version of the job that the edit made, as in the audit log.",
+    )
+
+
 class JobStatusSerializer(AnySerializer):
     """The status of a job."""
 

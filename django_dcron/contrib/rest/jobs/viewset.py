@@ -1,12 +1,20 @@
-"""The endpoints of jobs. Each change of a definition requires its current version."""
+"""The endpoints of jobs.
+
+Each change of a definition requires its current version. As an exception, the revert of an edit
+requires that the fields still have the values of the edit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from copy import copy
+from functools import partial
 from typing import Any
 
+from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.decorators import action
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -34,6 +42,7 @@ from django_dcron.contrib.rest.jobs.serializers import (
     JobSerializer,
     ListedJobSerializer,
     PauseSerializer,
+    RevertSerializer,
 )
 from django_dcron.contrib.rest.jobs.statistics import (
     JobStatsSerializer,
@@ -59,10 +68,12 @@ from django_dcron.contrib.rest.viewsets import (
 )
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_references import require_visible_references
 from django_dcron.diagnosis.lookahead import look_ahead
 from django_dcron.jobs import chains
 from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.bulk_skips import is_paused_already
+from django_dcron.jobs.reverting import edit_of
 from django_dcron.models import Job, Run
 
 
@@ -153,6 +164,30 @@ class JobViewSet(BulkJobViewSet):
         with conflict_as_precondition_failed():
             control.delete(job, expected_version=job.version, erase=erase)
         return Response(status=204)
+
+    @action(detail=True, methods=["post"])
+    @operation(
+        "revert_job",
+        "Undo an edit of a job",
+        {200: JobSerializer()},
+        permissions=("change_job",),
+        body=RevertSerializer(),
+        headers=(ETAG,),
+        error_responses={
+            409: "A field was changed again, the audit log doesn't have its whole old value, or "
+            "the job was changed at the same time."
+        },
+    )
+    def revert(self, request: Request, job_id: str) -> Response:
+        job = self._job(job_id)
+        version = self.validate(RevertSerializer, request.data)["version"]
+        if (entry := edit_of(job, version)) is None:
+            text = _("The audit log has no edit that made version %(version)s.")
+            raise ValidationError({"version": [text % {"version": version}]})
+        check = partial(require_visible_references, before=copy(job), scope=self.scope)
+        with require_visible_after(job, self.scope):
+            control.revert(job, entry, check=check)
+        return _response(job)
 
     @action(detail=True, methods=["post"])
     @operation(

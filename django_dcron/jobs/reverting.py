@@ -120,7 +120,7 @@ def revert(
     using = alias_for(Job)
     stored = entries_of(job).filter(pk=entry.pk).first()
     edit = read_change(stored) if stored is not None else None
-    if edit is None or not is_edit(edit):
+    if stored is None or edit is None or not is_edit(edit):
         raise NotPossible(
             _(
                 "“%(entry)s” isn't an edit of %(job)s. Only an edit of fields can be reverted. To "
@@ -140,7 +140,7 @@ def revert(
     for name, value in decision.values.items():
         setattr(row, JOB_FIELDS[name].attname, value)
     check(row)
-    author = entry.actor or entry.via
+    author = stored.actor or stored.via
     save_for(row, f"reverts version {edit.version} ({author}, {format_time_to_store(edit.at)})")
     job.refresh_from_db(using=using)
     return job

@@ -252,7 +252,9 @@ def test_edit_is_reverted_after_a_confirmation(admin_client: Client) -> None:
     fill_in(admin_client, job_url(job), schedule="0 5 * * *", tags="[]")
     admin_client.post(action_url(job, "pause"), {"reason": "deploy"})
 
-    created, edited, paused = _history(admin_client, job).context["lines"]
+    history = _history(admin_client, job)
+    created, edited, paused = history.context["lines"]
+    assert "Version 2 · <a href=" in history.content.decode()
     assert (created.revert_url, paused.revert_url) == ("", "")
     assert edited.revert_url == _revert_url(job, 2)
     page = admin_client.get(edited.revert_url)

@@ -36,6 +36,7 @@ from django.utils.translation import gettext_lazy
 from django_dcron import control
 from django_dcron.admin.actions import REFUSALS, error_text
 from django_dcron.admin.audit_log import LogLine, shown_change
+from django_dcron.admin.display import change_url
 from django_dcron.admin.jobs.job_actions import NOT_VISIBLE
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.routing import alias_for
@@ -97,7 +98,7 @@ def revert_view(
         raise Http404
     history = _url(model_admin, f"{model_admin.opts.app_label}_job_history", job.pk)
     if request.method != "POST":
-        return _page(model_admin, request, job, read_change(entry), history)
+        return _page(model_admin, request, job, read_change(entry))
     try:
         _revert(job, entry, admin_scope(request, model_admin.admin_site))
     except ValidationError as error:
@@ -114,7 +115,7 @@ def revert_view(
 
 def _editable_fields(model_admin: JobAdmin, request: HttpRequest, job: Job) -> set[str]:
     """Return the fields that the user can change in the form of the job."""
-    if not model_admin.has_view_or_change_permission(request, job):
+    if not model_admin.has_view_permission(request, job):
         return set()
     if not model_admin.has_change_permission(request, job):
         return set()
@@ -142,7 +143,7 @@ def _labeled_errors(error: ValidationError) -> Iterator[str]:
 
 
 def _page(
-    model_admin: JobAdmin, request: HttpRequest, job: Job, edit: LoggedChange, history: str
+    model_admin: JobAdmin, request: HttpRequest, job: Job, edit: LoggedChange
 ) -> HttpResponse:
     fields = [FieldChange(each.field, each.new, each.old) for each in edit.fields]
     context = {
@@ -152,7 +153,7 @@ def _page(
         "subtitle": str(job),
         "opts": model_admin.opts,
         "original": job,
-        "back": history,
+        "back": change_url(job, model_admin.admin_site),
         "edit": edit,
         "fields": [shown_change(Job, each) for each in fields],
         "media": model_admin.media,

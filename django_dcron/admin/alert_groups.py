@@ -5,7 +5,7 @@ Invariants:
 - Grouping applies to the alerts that the list's filters and search match, and that the user may
   see.
 - The alerts of a job with the same event and the same incident are a group. So are alerts about the
-  same node, and about the same error of the health verdict.
+  same node, about the same error of the health verdict, and about outages.
 - A row links to the list of exactly the alerts that it counts.
 - A page of groups takes one query that groups, one for the newest alerts of its groups and one for
   their jobs. No query joins.

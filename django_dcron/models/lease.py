@@ -1,4 +1,7 @@
-"""The row of a lock. Only ``locks.database`` reads and writes it."""
+"""The row of a lock. Only ``locks.database`` reads and writes it.
+
+One row is no lock: ``scheduler.outages`` stores the time of the nodes' last clean stop in it.
+"""
 
 from __future__ import annotations
 

@@ -53,6 +53,7 @@ from django_dcron.scheduler.dead_nodes import (
     delete_predecessors,
 )
 from django_dcron.scheduler.foreign_locks import ForeignLocks
+from django_dcron.scheduler.outages import OutageSearch, record_clean_stop
 from django_dcron.scheduler.ring import LiveNodes
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.time_format import format_site_time
@@ -114,6 +115,9 @@ class Membership:
         """The monotonic time of the registration. Infinite once late predecessors are deleted."""
         self._heartbeat_sent_at = float("-inf")
         """The monotonic time at which the last successful heartbeat was sent."""
+        self._outage_search = OutageSearch(clock)
+        self.outages = self._outage_search.found
+        """The outages that the alerter must report."""
 
     @property
     def shards(self) -> frozenset[int]:
@@ -153,6 +157,7 @@ class Membership:
         using = alias_for(Node)
         require_supported_database(using)
         self._clock.sample(lambda: database_now(using))
+        outage = self._outage_search.look_back()
         Node.objects.using(using).create(
             id=self.id,
             name=self.name,
@@ -166,6 +171,7 @@ class Membership:
             shard_count=settings.SHARDS,
             locks_in_database=isinstance(self._lock, DatabaseLock),
         )
+        self._outage_search.record_heartbeat(outage)
         delete_dead_nodes()
         self._log_downtime(self._delete_predecessors())
         self._registered_at = self._clock.monotonic()
@@ -212,6 +218,10 @@ class Membership:
         missing = frozenset() if self.degraded else self._assigned - self._leases.keys()
         self._foreign_locks.check(self._lock_names(missing), self._clock.monotonic())
         return not self.shards <= before
+
+    def record_failed_heartbeat(self, error: Exception) -> None:
+        """Record why the node couldn't write a heartbeat."""
+        self._outage_search.record_failure(error)
 
     def _update_broker_state(self) -> None:
         if self.broker_unreachable():
@@ -282,6 +292,7 @@ class Membership:
         """
         self.withdraw()
         self._row().delete()
+        record_clean_stop()
         self._delete_predecessors()  # This node may stop before it has deleted the late ones.
         delete_dead_nodes_after_last_stop(self.namespace)
 
@@ -292,6 +303,7 @@ class Membership:
         using = alias_for(Node)
         sent_at = self._clock.monotonic()
         self._clock.sample(lambda: database_now(using))
+        outage = self._outage_search.look_back()
         alive = _HEARTBEAT.execute(
             id=self.id,
             shards=len(self.shards),
@@ -303,6 +315,7 @@ class Membership:
         )
         if alive:
             self._heartbeat_sent_at = sent_at
+            self._outage_search.record_heartbeat(outage)
         else:  # The row was deleted manually, or expired while the node was suspended.
             self.register()
 

@@ -387,12 +387,12 @@ class Runner:
                 is_failing = False
             except (DatabaseError, InterfaceError) as error:
                 connections.close_all()
+                self.membership.record_failed_heartbeat(error)
                 if not is_failing:  # Log this once; the tick reports when the database is back.
                     name = self.membership.name
                     extra = {"event": "heartbeat_missed", "node": name}
-                    logger.warning(
-                        "heartbeat not written: node=%s error=%s", name, error, extra=extra
-                    )
+                    text = "heartbeat not written: node=%s error=%s"
+                    logger.warning(text, name, error, extra=extra)
                 is_failing = True
 
     def _log(self, event: str, message: str, *args: object) -> None:

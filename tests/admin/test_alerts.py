@@ -216,6 +216,7 @@ def causes(db: None) -> list[list[Alert]]:
             {**unhealthy, "key": "unhealthy:no_worker:1700000002", "subject": "9 runs are queued"},
         ],
         [{**unhealthy, "key": "unhealthy:no_broker:1700000003"}],
+        [{**unhealthy, "key": f"unhealthy:outage:170000000{n}"} for n in range(2)],
         [{"subject": "a deleted job failed"}],
     ]  # fmt: skip
     minutes = count()

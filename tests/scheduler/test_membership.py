@@ -12,6 +12,7 @@ import pytest
 from django.db import OperationalError, ProgrammingError, connection
 from pytest_django import Settings
 
+from django_dcron.db import clock
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import LockUnavailable
@@ -493,6 +494,94 @@ def test_outage_of_a_database_with_the_locks_is_no_outage_of_the_locks(
     assert a.shards == ALL
     assert not Node.objects.get().degraded
     assert events(caplog, "degraded", "recovered") == []
+
+
+PassTime = Callable[[timedelta], None]
+QUARTER = timedelta(minutes=15)
+
+
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> PassTime:
+    """Set the time of all clocks forward. Between two calls, it stands still."""
+    times = [database_now("default")]
+    monkeypatch.setattr(clock, "fixed_at", times[0])
+
+    def advance(span: timedelta) -> None:
+        times[0] += span
+        monkeypatch.setattr(clock, "fixed_at", times[0])
+
+    return advance
+
+
+def durations(*nodes: Membership) -> list[list[timedelta]]:
+    """Return the durations of the outages that each node has found."""
+    return [[outage.duration for outage in each.outages] for each in nodes]
+
+
+def test_first_node_back_after_an_outage_of_the_database_finds_it_with_its_cause(
+    pass_time: PassTime,
+) -> None:
+    a, b = node(FailingLock(), "a"), node(FailingLock(), "b")
+    began = database_now("default")
+    with database_outage():
+        for _ in range(3):
+            pass_time(QUARTER / 3)
+            with pytest.raises(OperationalError) as raised:
+                a.beat(agenda=0)
+            a.record_failed_heartbeat(raised.value)
+    beat(a, b)
+    restarted = node(FailingLock(), "c")
+    assert durations(a, b, restarted) == [[QUARTER], [], []]
+    assert a.outages[0].since == began
+    failure = a.outages[0].failure
+    assert failure is not None
+    assert (failure.at - began, failure.error) == (QUARTER / 3, "gone")
+    pass_time(QUARTER)
+    beat(b)
+    assert b.outages[0].failure is None
+    assert b.outages[0].since == a.outages[0].until
+
+
+def test_node_that_starts_first_after_an_outage_finds_it(pass_time: PassTime) -> None:
+    for name in ("a", "b"):
+        node(FailingLock(), name)
+    pass_time(QUARTER)
+    again, late = node(FailingLock(), "a", "shop"), node(FailingLock(), "b")
+    assert durations(again, late) == [[QUARTER], []]
+
+
+def test_nodes_that_return_at_the_same_moment_find_the_same_outage(pass_time: PassTime) -> None:
+    a, b = node(FailingLock(), "a"), node(FailingLock(), "b")
+    began = database_now("default")
+    pass_time(QUARTER)
+    found = [each._outage_search.look_back() for each in (a, b)]
+    assert [each.since for each in found if each] == [began, began]
+
+
+def test_nodes_stopped_for_long_were_in_an_outage(pass_time: PassTime) -> None:
+    a, b = node(FailingLock(), "a"), node(FailingLock(), "b")
+    pass_time(timedelta(seconds=50))
+    beat(a, b)
+    for each in (a, b):
+        pass_time(timedelta(seconds=5))
+        each.leave()
+    assert not Node.objects.exists()
+    pass_time(timedelta(days=7))
+    assert durations(node(FailingLock(), "c")) == [[timedelta(days=7)]]
+
+
+def test_pauses_without_outage(pass_time: PassTime) -> None:
+    """A first start, a suspended node beside another one, and a deploy that restarts all nodes."""
+    a, b = node(FailingLock(), "a"), node(FailingLock(), "b")
+    for _ in range(3):
+        pass_time(timedelta(seconds=50))
+        beat(b)
+    beat(a)
+    a.leave()
+    b.leave()
+    pass_time(timedelta(seconds=50))
+    c = node(FailingLock(), "c")
+    assert durations(a, b, c) == [[], [], []]
 
 
 def test_locks_that_fail_in_a_reachable_database_make_the_node_degraded(

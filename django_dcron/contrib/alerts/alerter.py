@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import partial
@@ -28,6 +29,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.models import AlertCheck
 from django_dcron.policies.alerting import Rule
 from django_dcron.policies.health.verdict import Verdict
+from django_dcron.policies.outages import Outage
 from django_dcron.utils.threads import DcronThread
 
 logger = logging.getLogger("django_dcron.alerts")
@@ -48,6 +50,7 @@ class NodeMembership(Protocol):
     name: str
     namespace: str
     degraded: bool
+    outages: deque[Outage]
 
     @property
     def shards(self) -> Collection[int]: ...
@@ -160,6 +163,7 @@ class Alerter:
         """Detect events and store the alerts about them."""
         default_rules = rules.rules_of_settings()
         now = database_now(alias_for(AlertCheck))
+        self._report_outages(default_rules)
         self._check_jobs(default_rules, now)
         if self._becomes_due("overdue", OVERDUE_EVERY):
             self._overdue.check(
@@ -171,6 +175,12 @@ class Alerter:
         self._alert_if_degraded(default_rules, now)
         if self._becomes_due("prune", PRUNE_EVERY) and not outbox.prune_alerts():
             del self._next_at["prune"]  # the next call continues
+
+    def _report_outages(self, default_rules: tuple[Rule, ...]) -> None:
+        outages = self._membership.outages
+        while outages:
+            cluster_alerts.report_outage(self._membership.name, outages[0], default_rules)
+            outages.popleft()  # only now: if the database fails, the next check tries again
 
     def _check_jobs(self, default_rules: tuple[Rule, ...], now: datetime) -> None:
         if not self._initialized:

@@ -1,4 +1,4 @@
-"""Alerts about the cluster: lost nodes, degraded nodes, and errors of the health verdict.
+"""Alerts about the cluster: outages, lost nodes, degraded nodes and errors of the health verdict.
 
 One more alert reports that all errors have ended.
 """
@@ -20,6 +20,7 @@ from django_dcron.models import Alert, Node
 from django_dcron.policies.alerting import AlertKind, Rule
 from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import Verdict
+from django_dcron.policies.outages import Outage
 
 LEASES = 2
 """A node may be lost after this many leases without a heartbeat. A node that stops deletes its row.
@@ -76,13 +77,16 @@ class HealthAlerts:
     Invariants:
 
     - Only the leader of the first shard does this. A new leader reports the lasting errors again.
-    - The end is reported once no error has been found for ``RECOVERED_AFTER``.
+    - The end is reported once no error has been found for ``RECOVERED_AFTER``. This time starts
+      again after a pause of that length between two checks, such as an outage.
+    - An outage counts as an error that has ended.
     - The key of that alert contains the key of the last reported error. So each channel gets one
       alert, even if another node becomes the leader or the nodes restart.
     """
 
     def __init__(self, read_verdict: Callable[[], Verdict] | None) -> None:
         self._read_verdict = read_verdict
+        self._checked_at: datetime | None = None
         self._since: dict[Problem, datetime] = {}
         """The errors of the last verdict, and when this node first saw each."""
         self._healthy_since: datetime | None = None
@@ -97,6 +101,9 @@ class HealthAlerts:
         if not matching_rules or FIRST_SHARD not in shards or self._read_verdict is None:
             self._since, self._healthy_since, self._end_reported = {}, None, False
             return
+        if self._checked_at is not None and now - self._checked_at > RECOVERED_AFTER:
+            self._healthy_since, self._end_reported = None, False
+        self._checked_at = now
         errors = [
             issue for issue in self._read_verdict().issues if issue.severity is Severity.ERROR
         ]
@@ -140,6 +147,19 @@ def _last_error_alert(channel: str) -> Alert | None:
     names = [name for name, destination in found if destination.channel == channel]
     alerts = Alert.objects.using(alias_for(Alert))
     return alerts.filter(kind=AlertKind.UNHEALTHY, channel__in=names).order_by("-pk").first()
+
+
+def report_outage(node: str, outage: Outage, default_rules: Collection[Rule]) -> None:
+    """Report an outage that ``node`` has found. Channels get one alert, whichever node reports it.
+
+    Its key is that of an error ``outage`` in the health verdict, so that the admin groups outages.
+    """
+    key = f"outage:{outage.since.timestamp():.0f}"
+    content = messages.outage_message(node, outage)
+    store_new_alerts(
+        _message(AlertKind.UNHEALTHY, key, content, rule)
+        for rule in rules.rules_of_kinds(default_rules, AlertKind.UNHEALTHY)
+    )
 
 
 def report_degraded(

@@ -17,9 +17,10 @@ from django_dcron.models import Alert, Attempt, Job, Node, Run
 from django_dcron.policies.alerting import EVERY, AlertKind, Event
 from django_dcron.policies.health.problems import Issue
 from django_dcron.policies.lifecycle import State
+from django_dcron.policies.outages import Outage
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.durations import write_duration
-from django_dcron.utils.time_format import format_site_time
+from django_dcron.utils.time_format import format_duration, format_site_time
 
 
 class AlertContent(NamedTuple):
@@ -107,6 +108,27 @@ def unhealthy_message(issue: Issue) -> AlertContent:
     return AlertContent(str(issue.summary), text)
 
 
+def outage_message(node: str, outage: Outage) -> AlertContent:
+    """Return the content of the alert about an outage that ``node`` has found."""
+    cause = "No node wrote a heartbeat in this time."
+    if outage.failure is not None:
+        cause = (
+            f"Node {node} couldn't write its heartbeat from {format_site_time(outage.failure.at)} "
+            f"on: {outage.failure.error}"
+        )
+    text = _join_lines(
+        cause,
+        "The misfire policies decide about the occurrences in this time. Some may be missed.",
+        _link("Missed runs", "run_changelist", query=f"?state__exact={State.MISSED}"),
+        _link("Dashboard", "dashboard_changelist"),
+    )
+    return AlertContent(
+        f"nothing was scheduled for {format_duration(outage.duration)}: from "
+        f"{format_site_time(outage.since)} to {format_site_time(outage.until)}",
+        text,
+    )
+
+
 def cluster_recovery_message(last: Alert, since: datetime) -> AlertContent:
     """Return the content of the alert that no error is left. ``last``: the last reported error."""
     text = _join_lines(
@@ -164,7 +186,7 @@ def _lines_about(run: Run, state: State | None) -> Iterator[str]:
         yield link
 
 
-def _link(label: str, page: str, *args: object) -> str:
+def _link(label: str, page: str, *args: object, query: str = "") -> str:
     """Return the line with the URL of a page of the admin, or an empty text."""
     if not settings.SITE_URL:
         return ""
@@ -172,7 +194,7 @@ def _link(label: str, page: str, *args: object) -> str:
         path = reverse(f"admin:django_dcron_{page}", args=args)
     except NoReverseMatch:  # the project has no admin
         return ""
-    return f"{label}: {settings.SITE_URL.rstrip('/')}{path}"
+    return f"{label}: {settings.SITE_URL.rstrip('/')}{path}{query}"
 
 
 def _join_lines(*parts: str) -> str:

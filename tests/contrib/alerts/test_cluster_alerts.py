@@ -1,6 +1,7 @@
 """Test alerts about nodes, and that a failure to alert doesn't affect the node."""
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -23,7 +24,9 @@ from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.models import Alert, Node
 from django_dcron.policies.health.facts import NamedCount, SystemFacts
 from django_dcron.policies.health.verdict import assess
+from django_dcron.policies.outages import FailedHeartbeat, Outage
 from django_dcron.scheduler.watchdog import Watchdog
+from django_dcron.utils.time_format import format_site_time
 from tests.contrib.alerts.conftest import Service
 from tests.contrib.alerts.test_job_alerts import Leader
 from tests.factories import make_node
@@ -229,7 +232,7 @@ def test_end_of_health_errors_is_reported_once(
     assert check_at(700, ill) == []
     assert check_at(720, ill) == [error]
     assert check_at(730, well) == []
-    assert check_at(800, well) == [recovery]
+    assert check_at(790, well) == [recovery]
     assert not Alert.objects.filter(channel="mail").exists(), "it got no alert about the error"
 
 
@@ -265,6 +268,64 @@ def test_end_of_health_errors_needs_a_rule(
     alerter.check_and_send()
     alerter.check_and_send()
     assert len(service.received) == 1
+
+
+def test_outage_is_reported_once_and_then_its_end(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_ALERTS = [{"on": kind, "to": ["ops"]} for kind in ("unhealthy", "recovered")]
+    settings.DCRON_SITE_URL = "https://shop.example"
+    monkeypatch.setattr("django_dcron.contrib.alerts.alerter.HEALTH_EVERY", 0)
+    now = database_now("default").replace(microsecond=0)
+    well = assess(SystemFacts(now, timedelta(minutes=1), enabled_jobs=1, live_nodes=1))
+    leaders = [Leader(), Leader()]
+    leaders[0].shards -= {0}
+    alerters = [Alerter(leader, lambda: well) for leader in leaders]
+
+    def check_at(after: timedelta) -> list[str]:
+        before = len(service.received)
+        monkeypatch.setattr(
+            "django_dcron.contrib.alerts.alerter.database_now", lambda using: now + after
+        )
+        for alerter in alerters:
+            alerter.check_and_send()
+        return service.subjects[before:]
+
+    minute = timedelta(minutes=1)
+    assert check_at(timedelta()) == check_at(minute) == []
+    failure = FailedHeartbeat(now + 2 * minute, "no route")
+    for leader, found in zip(leaders, (failure, None), strict=True):
+        leader.outages.append(Outage(now + minute, now + 16.5 * minute, found))
+    (subject,) = check_at(17 * minute)
+    assert subject == (
+        f"[dcron] nothing was scheduled for 15m 30s: from {format_site_time(now + minute)} "
+        f"to {format_site_time(now + 16.5 * minute)}"
+    )
+    lines = service.received[0]["message"].splitlines()
+    assert lines[0].endswith(f"from {format_site_time(now + 2 * minute)} on: no route")
+    assert "Missed runs: https://shop.example/admin/django_dcron/run/?state__exact=missed" in lines
+    assert [leader.outages for leader in leaders] == [deque(), deque()]
+    assert check_at(17.5 * minute) == []
+    assert check_at(18 * minute) == ["[dcron] the cluster has recovered"]
+    assert "nothing was scheduled for 15m 30s" in service.received[1]["message"]
+
+
+def test_outage_is_reported_once_the_database_accepts_the_alert(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "unhealthy", "to": ["ops"]}]
+    leader, now = Leader(), database_now("default")
+    leader.outages += [Outage(now - timedelta(hours=hours), now) for hours in (2, 1)]
+    alerter = Alerter(leader)
+
+    def fail(*args: Any) -> None:
+        raise OperationalError("gone")
+
+    with connections["default"].execute_wrapper(fail), pytest.raises(OperationalError):
+        alerter.check()
+    alerter.check_and_send()
+    assert "No node wrote a heartbeat" in service.received[0]["message"]
+    assert Alert.objects.filter(kind="unhealthy").count() == 2
 
 
 def test_runcron_passes_read_verdict_to_the_alerter(

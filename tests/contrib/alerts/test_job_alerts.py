@@ -1,6 +1,7 @@
 """Test the path from a job's runs to a message in a channel."""
 
 import re
+from collections import deque
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from django_dcron.models import Alert, AlertCheck, Attempt, Incident, Job, Run, 
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import Outcome, State
+from django_dcron.policies.outages import Outage
 from django_dcron.runs import endings
 from django_dcron.runs.completion import Ending
 from django_dcron.runs.incidents import group_failed_attempts
@@ -44,6 +46,7 @@ class Leader:
 
     def __init__(self) -> None:
         self.shards = frozenset(range(dcron.SHARDS))
+        self.outages: deque[Outage] = deque()
 
 
 def finish_run(job: Job, state: State = State.FAILED, message: str = "no more beans") -> None:

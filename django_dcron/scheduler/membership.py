@@ -199,13 +199,15 @@ class Membership:
             self._delete_predecessors()
             self._registered_at = float("inf")
 
-    def beat(self, *, agenda: int) -> bool:
+    def beat(self, *, agenda: int, connect: Callable[[], None] = lambda: None) -> bool:
         """Write one heartbeat and renew the leases. Return True if the node has gained shards.
 
-        Raises database errors.
+        ``connect`` prepares the thread's connection. Raises database errors, also those of
+        ``connect``. If the outage is short, the leases are renewed all the same.
         """
         before = self.shards
         try:
+            connect()
             self._update_broker_state()
             self._write_heartbeat(agenda)
             self._delete_late_predecessors()

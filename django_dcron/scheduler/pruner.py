@@ -41,7 +41,7 @@ from django_dcron.policies.sharding import shard_of_job
 from django_dcron.runs import retention
 from django_dcron.scheduler.dead_nodes import delete_dead_nodes
 from django_dcron.scheduler.membership import Membership
-from django_dcron.scheduler.tick import LOCK_TIMEOUT, SHORTEST_SILENCE
+from django_dcron.scheduler.tick import LOCK_TIMEOUT, longest_silence
 
 logger = logging.getLogger("django_dcron.scheduler")
 
@@ -121,7 +121,7 @@ class Pruner:
 
     def _delete_all(self, batches: Iterator[int]) -> int:
         """Delete batch by batch until the node stops. Return the number of deleted rows."""
-        self._limits.impose(lock=LOCK_TIMEOUT, silence=max(settings.LEASE, SHORTEST_SILENCE))
+        self._limits.impose(lock=LOCK_TIMEOUT, silence=longest_silence())
         started_at, deleted = self._clock.monotonic(), 0
         for number in batches:
             deleted += number
@@ -139,7 +139,7 @@ class Pruner:
 
     def _prune(self, job_id: int, pruned: Counter[int]) -> bool:
         """Prune a job. Return whether the node stops."""
-        self._limits.impose(lock=LOCK_TIMEOUT, silence=max(settings.LEASE, SHORTEST_SILENCE))
+        self._limits.impose(lock=LOCK_TIMEOUT, silence=longest_silence())
         started_at = self._clock.monotonic()
         try:
             for number in retention.prune_runs(job_id, self._clock.now):

@@ -56,7 +56,7 @@ from django_dcron.scheduler.node_status import NodeStatus
 from django_dcron.scheduler.pruner import Pruner
 from django_dcron.scheduler.signal_pipe import SignalPipe
 from django_dcron.scheduler.silent_connections import SilentConnections
-from django_dcron.scheduler.tick import LOCK_TIMEOUT, SHORTEST_SILENCE, Ticker
+from django_dcron.scheduler.tick import LOCK_TIMEOUT, Ticker, longest_silence
 from django_dcron.scheduler.watchdog import Watchdog
 from django_dcron.scheduler.worker_probe import WorkerProbe
 from django_dcron.utils.threads import DcronThread
@@ -376,8 +376,8 @@ class Runner:
                 self.membership.withdraw()
                 continue
             try:
-                limits.impose(lock=LOCK_TIMEOUT, silence=max(settings.LEASE, SHORTEST_SILENCE))
-                if self.membership.beat(agenda=len(self.agenda)):
+                connect = partial(limits.impose, lock=LOCK_TIMEOUT, silence=longest_silence())
+                if self.membership.beat(agenda=len(self.agenda), connect=connect):
                     self._gained_shards.set()
                     self._tick_wanted.set()
                 self.agenda.follow_clock()

@@ -73,15 +73,21 @@ LOCK_TIMEOUT = timedelta(seconds=1)
 database.
 """
 SHORTEST_SILENCE = timedelta(seconds=5)
-"""The shortest limit for an idle transaction of a tick. After it, or after the lease if that is
-longer, the database ends the transaction.
-"""
+"""The shortest limit for an idle transaction of a node's thread."""
 LONGEST_BURST = 2.0
 """The maximum number of seconds that marking waits for due runs to be dispatched first."""
 ONCE_FACTOR = 3
 """How many run leases without a heartbeat make a single tick declare a run lost. A single tick
 can't know whether the database was available before.
 """
+
+
+def longest_silence() -> timedelta:
+    """Return how long a thread of the node may be idle in a transaction.
+
+    After this time, the database ends the transaction.
+    """
+    return max(settings.LEASE, SHORTEST_SILENCE)
 
 
 @dataclass
@@ -133,8 +139,7 @@ class Ticker:
         """
         if self._completed_at is None:
             self._completed_at = self.clock.monotonic()
-        silence = max(settings.LEASE, SHORTEST_SILENCE)
-        self._limits.impose(lock=LOCK_TIMEOUT, silence=silence)
+        self._limits.impose(lock=LOCK_TIMEOUT, silence=longest_silence())
         if self.clock.monotonic() >= self._retry_unended_at:
             self._unended, self._retry_unended_at, self._adopts_own = set(), inf, True
         adopt_own, self._adopts_own = adopt_own or self._adopts_own, False

@@ -398,19 +398,20 @@ def test_node_recovers_after_redis_restarts(redis_server: services.Server) -> No
     assert len(lock.holders([f":shard:{n}/64" for n in range(64)])) == 64
 
 
+@pytest.mark.parametrize("fails_to_connect", [True, False])
 def test_leases_are_renewed_while_the_database_is_unreachable(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, fails_to_connect: bool
 ) -> None:
     lock = FailingLock()
     a = node(lock)
     lock.held.clear()
 
-    def gone(using: str) -> None:
+    def gone(*using: str) -> None:
         raise OperationalError("gone")
 
     monkeypatch.setattr(module, "database_now", gone)
     with pytest.raises(OperationalError):
-        a.beat(agenda=0)
+        a.beat(agenda=0, **{"connect": gone} if fails_to_connect else {})
     assert len(lock.held) == 64
     assert a.shards == ALL
 

@@ -303,7 +303,7 @@ def test_gained_shards_trigger_a_tick_at_once(
     settings.DCRON_TICK = timedelta(seconds=60)
     ticks: list[bool] = []
     monkeypatch.setattr(runner.ticker, "tick", lambda adopt_own: ticks.append(adopt_own))
-    monkeypatch.setattr(runner.membership, "beat", lambda agenda: len(ticks) == 1)
+    monkeypatch.setattr(runner.membership, "beat", lambda **given: len(ticks) == 1)
     start_in_thread(lambda: wait_until(lambda: len(ticks) >= 2) and terminate(), runner)
     assert runner.run() == EXIT_OK
     assert ticks == [False, True]
@@ -578,11 +578,11 @@ def test_failed_heartbeats_are_logged_once(
     runner.membership.register()
     monkeypatch.setattr(runner.membership, "register", lambda: None)
 
-    def beat(*, agenda: int) -> bool:
+    def beat(*, agenda: int, connect: Callable[[], None]) -> bool:
         beats.append(agenda)
         if len(beats) < 3:
             raise OperationalError("gone")
-        return original(agenda=agenda)
+        return original(agenda=agenda, connect=connect)
 
     monkeypatch.setattr(runner.membership, "beat", beat)
     start_in_thread(lambda: wait_until(lambda: len(beats) >= 4) and terminate(), runner)
@@ -600,7 +600,7 @@ def test_successful_heartbeat_ends_the_backoff_of_the_tick(
     runner.membership.register()
     monkeypatch.setattr(runner.membership, "register", lambda: None)
 
-    def beat(*, agenda: int) -> bool:
+    def beat(*, agenda: int, connect: Callable[[], None]) -> bool:
         wait_until(
             lambda: runner.ticker._adopts_own and runner._backoff._unreachable,
             what="a tick that failed",
@@ -608,7 +608,7 @@ def test_successful_heartbeat_ends_the_backoff_of_the_tick(
         beats.append(agenda)
         if len(beats) == 1:
             raise OperationalError("gone")
-        return original(agenda=agenda)
+        return original(agenda=agenda, connect=connect)
 
     monkeypatch.setattr(runner.membership, "beat", beat)
     start_in_thread(lambda: wait_until(lambda: seen) and terminate(), runner)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
+from itertools import islice
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxLengthValidator
@@ -22,7 +23,12 @@ from django_dcron.exceptions import InvalidCalendar
 from django_dcron.models.hidden_characters import NameValidator, validate_text
 from django_dcron.schedules import public_holidays
 from django_dcron.schedules.calendar import ExcludedDates
-from django_dcron.schedules.calendar_text import CalendarEntry, parse_calendar, parse_entries
+from django_dcron.schedules.calendar_text import (
+    CalendarEntry,
+    find_invalid_entries,
+    parse_calendar,
+    parse_entries,
+)
 
 NAME = NameValidator(
     r"^(?!\.+\Z)[\w.@:-]+(?: [\w.@:-]+)*\Z",
@@ -34,6 +40,8 @@ NAME = NameValidator(
 """A name is a segment of URLs. HTTP clients resolve ``.`` and ``..`` as relative paths."""
 
 
+ERRORS_REPORTED = 5
+"""A refused save reports at most this many invalid entries."""
 MAX_DESCRIPTION_LENGTH = 10_000
 """The maximum number of characters. It is limited because lists show whole descriptions."""
 
@@ -99,4 +107,7 @@ class Calendar(models.Model):
         try:
             read_dates(self.dates)
         except InvalidCalendar as error:
-            raise ValidationError({"dates": error.translate(translation)}) from None
+            entries = find_invalid_entries(self.dates, public_holidays.holidays_in)
+            errors = list(islice(entries, ERRORS_REPORTED)) or [error]
+            texts = [each.translate(translation) for each in errors]
+            raise ValidationError({"dates": texts}) from None

@@ -111,24 +111,37 @@ def parse_entries(text: str, holidays_in: HolidaysIn) -> Iterator[CalendarEntry]
     if len(text) > MAX_LENGTH:
         raise InvalidCalendar(TOO_LONG, count=len(text), most=MAX_LENGTH, code="too_long")
     for line, value, comment in _entries(text):
-        found = _ENTRY.fullmatch(value)
-        if found is None:
-            params = {"line": line, "value": f"{value!r:.80}"}
-            if near := _similar_entry(value):
-                raise InvalidCalendar(_MISSPELLED, **params, near=near, code="unknown_entry")
-            raise InvalidCalendar(_NO_ENTRY, **params, code="unknown_entry")
-        dates = _dates(found, line, value, holidays_in)
-        country, part = (found["country"] or "").upper(), found["part"] or ""
-        begin, end = found["begin"] or found["daily_begin"], found["end"] or found["daily_end"]
-        is_only = bool(found["only"])
-        window = None
-        if begin or is_only:
-            start, stop = _seconds(begin, end, line, value) if begin else WHOLE_DAY
-            on = _every_day if found["daily_begin"] else dates.has_entry_for
-            weekdays = frozenset(range(7)) if found["daily_begin"] else dates.weekdays
-            entry = None if found["daily_begin"] else dates
-            window = DailyWindow(on, start, stop, weekdays, entry)
-        yield CalendarEntry(line, value, comment, dates, country, part, window, is_only)
+        yield _parse_entry(line, value, comment, holidays_in)
+
+
+def find_invalid_entries(text: str, holidays_in: HolidaysIn) -> Iterator[InvalidCalendar]:
+    """Yield the error of each invalid entry of calendar text."""
+    for line, value, comment in _entries(text):
+        try:
+            _parse_entry(line, value, comment, holidays_in)
+        except InvalidCalendar as error:
+            yield error
+
+
+def _parse_entry(line: int, value: str, comment: str, holidays_in: HolidaysIn) -> CalendarEntry:
+    found = _ENTRY.fullmatch(value)
+    if found is None:
+        params = {"line": line, "value": f"{value!r:.80}"}
+        if near := _similar_entry(value):
+            raise InvalidCalendar(_MISSPELLED, **params, near=near, code="unknown_entry")
+        raise InvalidCalendar(_NO_ENTRY, **params, code="unknown_entry")
+    dates = _dates(found, line, value, holidays_in)
+    country, part = (found["country"] or "").upper(), found["part"] or ""
+    begin, end = found["begin"] or found["daily_begin"], found["end"] or found["daily_end"]
+    is_only = bool(found["only"])
+    window = None
+    if begin or is_only:
+        start, stop = _seconds(begin, end, line, value) if begin else WHOLE_DAY
+        on = _every_day if found["daily_begin"] else dates.has_entry_for
+        weekdays = frozenset(range(7)) if found["daily_begin"] else dates.weekdays
+        entry = None if found["daily_begin"] else dates
+        window = DailyWindow(on, start, stop, weekdays, entry)
+    return CalendarEntry(line, value, comment, dates, country, part, window, is_only)
 
 
 def parse_calendar(text: str, holidays_in: HolidaysIn) -> ExcludedDates:

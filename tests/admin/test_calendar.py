@@ -124,12 +124,19 @@ def test_unsuitable_icalendar_file_shows_error_on_its_field(
     assert not Calendar.objects.exists()
 
 
-def test_invalid_line_shows_error_on_dates_field(admin_client: Client) -> None:
-    response = fill_in(admin_client, reverse(ADD), name="closed", dates="SAT\nXMAS")
-    (message,) = errors(response)["dates"]
-    assert message.startswith("Line 2: ")
-    assert "'XMAS'" in message
+def test_invalid_lines_show_errors_on_dates_field(admin_client: Client) -> None:
+    dates = "SAT\nXMAS\n12-25 # Christmas\n12-32"
+    response = fill_in(admin_client, reverse(ADD), name="closed", dates=dates)
+    unknown, no_date = errors(response)["dates"]
+    assert unknown.startswith("Line 2: ")
+    assert "'XMAS'" in unknown
+    assert no_date.startswith("Line 4: ")
     assert not Calendar.objects.exists()
+
+
+def test_number_of_reported_lines_is_limited(admin_client: Client) -> None:
+    response = fill_in(admin_client, reverse(ADD), name="closed", dates="XMAS\n" * 50)
+    assert len(errors(response)["dates"]) == 5
 
 
 @pytest.mark.parametrize("is_installed", [True, False])

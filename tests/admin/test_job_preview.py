@@ -256,8 +256,8 @@ def test_page_shows_problem_of_invalid_stored_schedule(admin_client: Client) -> 
 def test_empty_form_shows_schedule_examples(admin_client: Client) -> None:
     response = post_preview(admin_client)
 
-    assert "@every 1h30m" in part_text(response, "occurrences")
-    assert part_text(response, "result") == ""
+    assert "@every 1h30m" in part_text(response, "hint")
+    assert part_text(response, "occurrences") == part_text(response, "result") == ""
 
 
 def test_sentence_is_previewed_and_saved_as_schedule_text(admin_client: Client) -> None:
@@ -377,6 +377,15 @@ def test_refused_page_shows_examples_once(admin_client: Client) -> None:
     for schedule in ("61 * * * *", ""):
         response = fill_in(admin_client, add_url(), **SIMPLE | {"schedule": schedule})
         assert response.content.decode().count('class="dcron-examples"') == 1
+
+
+def test_each_response_replaces_examples_of_page(admin_client: Client) -> None:
+    page = admin_client.get(add_url()).content.decode()
+    invalid = post_preview(admin_client, **SIMPLE | {"schedule": "61 * * * *"})
+
+    before, _start, after = page.partition('id="dcron-preview-occurrences"')
+    assert ["dcron-examples" in part for part in (before, after)] == [True, False]
+    assert "@every 1h30m" in part_text(invalid, "hint")
 
 
 def test_preview_escapes_values(admin_client: Client) -> None:

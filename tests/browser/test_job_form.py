@@ -51,6 +51,16 @@ def test_preview_shows_description_and_next_occurrences(page: Page, preview: Loc
     expect(stale).to_have_count(0)
 
 
+def test_preview_shows_examples_once(page: Page, preview: Locator) -> None:
+    examples = preview.locator(".dcron-examples")
+    expect(examples).to_have_count(1)
+    page.locator("[name=schedule]").fill("next friday at 18:00")
+    expect(preview.locator(".dcron-stale-note")).to_have_count(1)
+    expect(examples).to_have_count(1)
+    page.locator("[name=schedule]").fill("30 3 * * *")
+    expect(examples).to_have_count(0)
+
+
 def test_preview_shows_and_removes_caution(page: Page, preview: Locator) -> None:
     schedule, caution = page.locator("[name=schedule]"), preview.locator("[data-dcron-caution]")
     schedule.fill("* * * * * *")

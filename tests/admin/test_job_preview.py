@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from datetime import datetime, timedelta
 from html import unescape
 from typing import Any
@@ -542,6 +543,32 @@ def test_inapplicable_explanations_are_omitted(admin_client: Client) -> None:
 
     assert not found.keys() & {"longer_than_gap", "no_timeout", "retries", "start_deadline"}
     assert "overlap_skip" in found
+
+
+def exception_texts(client: Client, **fields: str) -> list[str]:
+    content = post_preview(client, **SIMPLE | {"max_attempts": "3"} | fields).content.decode()
+    return [unescape(each) for each in re.findall("data-dcron-exceptions>(.*?)</p>", content)]
+
+
+def test_retried_exceptions_are_listed(admin_client: Client) -> None:
+    listed = '["ConnectionError", "django.core.exceptions.ValidationError", "ValidationError"]'
+    (text,) = exception_texts(admin_client, retry_on=listed)
+    assert all(name in text for name in json.loads(listed))
+    assert exception_texts(admin_client, retry_on=listed, max_attempts="1") == []
+    assert exception_texts(admin_client, never_retry_on=listed) == []
+    assert exception_texts(admin_client) == []
+    assert exception_texts(admin_client, retry_on="[1]") == []
+
+
+def test_unknown_exception_is_noted_without_importing_it(admin_client: Client) -> None:
+    assert "this" not in sys.modules
+    fields = {"retry_on": '["ConectionError"]', "never_retry_on": '["this.NoError"]'}
+    only, misspelled, unknown = exception_texts(admin_client, **fields)
+    assert "ConectionError" in only
+    assert "Did you mean 'ConnectionError'" in misspelled
+    assert "this.NoError" in unknown
+    assert "this" not in sys.modules
+    assert errors(post_preview(admin_client, **SIMPLE | fields)) == {}
 
 
 def test_retries_are_described_and_drawn(admin_client: Client) -> None:

@@ -28,6 +28,7 @@ from django.utils.text import capfirst
 from django.utils.timezone import get_current_timezone_name, localdate, localtime
 
 from django_dcron.admin.form_preview import PreviewedFormAdmin
+from django_dcron.admin.jobs.exception_names import exception_texts
 from django_dcron.admin.jobs.form import JobForm
 from django_dcron.admin.jobs.form_tabs import form_tabs, open_tab
 from django_dcron.admin.jobs.policy_texts import (
@@ -57,6 +58,7 @@ SCHEDULE_FIELDS = frozenset(
 RETRY_FIELDS = frozenset(
     {"max_attempts", "retry_backoff", "retry_backoff_factor", "retry_backoff_max", "retry_jitter"}
 )
+EXCEPTION_FIELDS = frozenset({"retry_on", "never_retry_on"})
 ARGUMENT_FIELDS = ("args", "kwargs")
 
 
@@ -199,6 +201,13 @@ class SchedulePreview:
     @cached_property
     def retry(self) -> RetryPicture | None:
         return None if self._has_errors(RETRY_FIELDS) else RetryPicture(self.job.retry)
+
+    @property
+    def exceptions(self) -> list[str]:
+        """The texts about the exceptions in ``retry_on`` and ``never_retry_on``."""
+        if self._has_errors(RETRY_FIELDS | EXCEPTION_FIELDS):
+            return []
+        return list(exception_texts(self.job.retry))
 
     @property
     def retention(self) -> list[Explanation]:

@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -80,8 +81,13 @@ def read_verdict(namespace: str = "") -> Verdict:
     return assess(read_facts(namespace))
 
 
-def read_facts(namespace: str = "", now: datetime | None = None) -> SystemFacts:
-    """Return the facts; ``now`` is the database's time if the caller has just read it."""
+def read_facts(
+    namespace: str = "", now: datetime | None = None, *, serves_requests: bool = False
+) -> SystemFacts:
+    """Return the facts; ``now`` is the database's time if the caller has just read it.
+
+    ``serves_requests`` says that this process is a web process.
+    """
     now = now or database_now(alias_for(Run))
     runs, cursors = Run.objects.using(alias_for(Run)), Cursor.objects.using(alias_for(Cursor))
     jobs = Job.objects.using(alias_for(Job)).order_by()
@@ -94,6 +100,7 @@ def read_facts(namespace: str = "", now: datetime | None = None) -> SystemFacts:
         "redeliver_after": settings.REDELIVER_AFTER,
         "dispatcher": settings.DISPATCHER,
         "autostart": settings.AUTOSTART,
+        "serves_requests": serves_requests,
     }
     nodes = cluster.nodes(namespace)
     lately = Q(enabled=True, statistics__last_finished_at__gte=now - LATELY)
@@ -251,6 +258,7 @@ def _targets(groups: list[dict[str, Any]]) -> dict[str, Any]:
         "unknown_targets": NamedCount.of(unknown),
         "lacks_task_modules": bool(unknown and targets.discovery_problem()),
         "host": gethostname(),
+        "pid": os.getpid(),
     }
 
 

@@ -77,7 +77,8 @@ def health(request: HttpRequest) -> RenderedResponse:
     try:
         sees_jobs, sees_nodes = _may(request, "view_job"), _may(request, "view_node")
         with limited_lock_waits(alias_for(Run)):
-            verdict = assess(read_facts().visible(jobs=sees_jobs, nodes=sees_nodes))
+            facts = read_facts(serves_requests=True)
+            verdict = assess(facts.visible(jobs=sees_jobs, nodes=sees_nodes))
             content = health_json.verdict_as_json(verdict)
             if sees_nodes:
                 content["nodes"] = health_json.nodes_as_json()

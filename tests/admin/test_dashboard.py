@@ -1,5 +1,6 @@
 """Test the dashboard's contents, permissions and query counts."""
 
+import os
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -301,6 +302,7 @@ def test_health_links_to_jobs_with_unknown_targets(admin_client: Client, job: Jo
     (line,) = lines(admin_client.get(section_url("health")))
 
     assert (line.kind, "old.task" in line.summary) == ("warning", True)
+    assert f"web process with PID {os.getpid()}" in line.summary
     listed = admin_client.get(line.rows.url)
     assert [row.pk for row in listed.context["cl"].result_list] == [job.pk]
 

@@ -1,6 +1,7 @@
 """Test the facts of the health verdict, and that every page shows the same verdict."""
 
 import json
+import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from io import StringIO
@@ -409,14 +410,15 @@ def test_unknown_targets_of_enabled_jobs_are_a_warning(
 
     assert (issue.problem, issue.severity) == (Problem.UNKNOWN_TARGET, Severity.WARNING)
     assert issue.named.names == ("old.b", "shadow:old.a")
-    assert gethostname() in str(issue.summary)
+    assert f"PID {os.getpid()} on host {gethostname()}" in str(issue.summary)
     assert read_facts("shop").unknown_targets.names == ("old.b",)
 
     monkeypatch.setattr(targets, "discovery_problem", lambda: "ImportError: no billing")
     facts = read_facts()
     assert facts.lacks_task_modules
     (hidden,) = assess(facts.visible(jobs=False, nodes=False)).issues
-    assert not {"old.b", gethostname()} & set(str(hidden.summary).replace(":", "").split())
+    words = set(str(hidden.summary).replace(":", "").split())
+    assert not {"old.b", gethostname(), str(os.getpid())} & words
 
 
 def test_quarantined_and_automatically_paused_jobs_are_listed(job: Job) -> None:

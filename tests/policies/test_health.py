@@ -908,9 +908,9 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
             {"names": LISTED},
         ),
         (
-            {"unknown_targets": NAMES, "host": "web-1"},
+            {"unknown_targets": NAMES, "host": "web-1", "pid": 123},
             (P.UNKNOWN_TARGET, WARNING, None, {"targets": 3}, NAMES),
-            {"targets": LISTED, "host": "web-1"},
+            {"targets": LISTED, "host": "web-1", "pid": "123"},
             {},
         ),
         (
@@ -1122,6 +1122,15 @@ def test_remedy_for_unknown_targets_depends_on_the_import_of_task_modules() -> N
     assert "older code" in remedy(False)
 
 
+def test_unknown_targets_name_a_web_process_only_if_it_is_known_to_be_one() -> None:
+    def summary(serves_requests: bool) -> str:
+        process = {"host": "web-1", "pid": 1234567, "serves_requests": serves_requests}
+        return str(only(unknown_targets=NamedCount(1), **process).summary)
+
+    assert ("web process" in summary(True), "web process" in summary(False)) == (True, False)
+    assert all("PID 1234567 on host web-1" in summary(known) for known in (True, False))
+
+
 def test_workers_behind_remedy_depends_on_the_dispatcher() -> None:
     def remedy(dispatcher: str) -> str:
         issue = only(dispatcher=dispatcher, workers=None, queues=(queue(last=LATELY),))
@@ -1216,6 +1225,8 @@ def test_facts_default_to_a_system_without_work() -> None:
         "namespaces_overlap": False,
         "lacks_task_modules": False,
         "host": "",
+        "pid": 0,
+        "serves_requests": False,
         "workers": None,
         "last_start": None,
         "queued_since": None,

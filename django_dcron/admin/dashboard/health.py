@@ -120,7 +120,7 @@ def _cached_facts() -> SystemFacts:
 
 def _read_facts(now: datetime | None = None) -> SystemFacts:
     with limited_lock_waits(alias_for(Run)):
-        return read_facts(now=now)
+        return read_facts(now=now, serves_requests=True)
 
 
 def _visible(facts: SystemFacts, viewer: Viewer) -> SystemFacts:

@@ -157,6 +157,9 @@ class SystemFacts:
     """Whether task modules failed to import in that process, if it doesn't know a target."""
     host: str = ""
     """The host of that process. Empty: unknown."""
+    pid: int = 0
+    serves_requests: bool = False
+    """Whether that process is known to be a web process."""
     overdue_cursors: WaitingCount = WaitingCount()
     """Jobs with an occurrence that no node has claimed in time."""
     overdue_runs: WaitingCount = WaitingCount()

@@ -99,19 +99,18 @@ def _every_run_fails(facts: SystemFacts, jobs: int) -> Issue:
 def _unknown_targets(facts: SystemFacts) -> Issue:
     """Return a warning: only this process is known to lack the targets, not the workers."""
     listed = facts.unknown_targets.listed
-    if facts.host:
-        summary = TranslatableText(
-            _(
-                "The process on host %(host)s doesn't know these targets of enabled jobs: "
-                "%(targets)s."
-            ),
-            host=facts.host,
-            targets=listed,
+    process = {"pid": str(facts.pid), "host": facts.host} if facts.host else {}
+    if not process:
+        text = _("A process of the site doesn't know these targets of enabled jobs: %(targets)s.")
+    elif facts.serves_requests:
+        text = _(
+            "The web process with PID %(pid)s on host %(host)s doesn't know these targets of "
+            "enabled jobs: %(targets)s."
         )
     else:
-        summary = TranslatableText(
-            _("A process of the site doesn't know these targets of enabled jobs: %(targets)s."),
-            targets=listed,
+        text = _(
+            "The process with PID %(pid)s on host %(host)s doesn't know these targets of enabled "
+            "jobs: %(targets)s."
         )
     if facts.lacks_task_modules:
         remedy = _("Some task modules can't be imported in this process: fix the error in its log.")
@@ -123,7 +122,7 @@ def _unknown_targets(facts: SystemFacts) -> Issue:
     return Issue(
         Problem.UNKNOWN_TARGET,
         Severity.WARNING,
-        summary,
+        TranslatableText(text, **process, targets=listed),
         TranslatableText(remedy),
         None,
         {"targets": facts.unknown_targets.number},

@@ -18,6 +18,7 @@ from django_dcron.runs.chains import follower_key
 from django_dcron.schedules.schedule import parse_schedule
 from tests.admin.conftest import (
     add_url,
+    as_rendered,
     errors,
     fill_in,
     job_url,
@@ -82,6 +83,40 @@ def test_invalid_link_shows_error_on_after_field(
     assert list(found) == ["after"]
     assert message in found["after"][0]
     assert Link.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "stored"),
+    [
+        ("first: ended", {"first": "ended"}),
+        (" first:failed\r\n\r\n", {"first": "failed"}),
+        ("first\r\nsecond: failed", {"first": "succeeded", "second": "failed"}),
+        ('{"first": "ended"}', {"first": "ended"}),
+        ("default/a:b", {"default/a:b": "succeeded"}),
+        ("", {}),
+    ],
+)
+def test_predecessors_are_entered_as_lines_or_json_and_shown_as_lines(
+    admin_client: Client, second_job: Job, typed: str, stored: dict[str, str]
+) -> None:
+    make_job(name="a:b")
+    third = make_job(name="third")
+    assert fill_in(admin_client, job_url(third), after=typed).status_code == 302
+    third.refresh_from_db()
+    assert third.after == stored
+    rendered = as_rendered(admin_client.get(job_url(third)))
+    lines = {f"{job}: {outcome}" for job, outcome in stored.items()}
+    assert {*rendered["after"].split("\n")} - {""} == lines
+    assert admin_client.post(job_url(third), rendered).status_code == 302
+    assert Job.objects.get(pk=third.pk).version == third.version
+
+
+def test_each_invalid_line_is_named(admin_client: Client, second_job: Job) -> None:
+    after = "first: ended\nsecond: finished\nfirst"
+    outcome, twice = errors(fill_in(admin_client, job_url(second_job), after=after))["after"]
+    assert outcome.startswith("Line 2: 'finished'")
+    assert "succeeded, failed, ended" in outcome
+    assert twice.startswith("Line 3: first")
 
 
 def test_form_without_the_field_after_shows_its_error(

@@ -25,12 +25,18 @@ from django.utils.dates import WEEKDAYS_ABBR
 from django.utils.text import capfirst
 from django.utils.timezone import get_current_timezone_name, localdate
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_dcron import targets
 from django_dcron.admin.conflicts import MultilineFormField
 from django_dcron.admin.durations import DurationFormField
 from django_dcron.admin.jobs.argument_inputs import JobArguments
 from django_dcron.admin.jobs.target_note import TargetNote
+from django_dcron.admin.jobs.text_lists import (
+    NameListFormField,
+    PredecessorsFormField,
+    TextOrJsonFormField,
+)
 from django_dcron.admin.json_input import JsonFormField, json_textarea
 from django_dcron.admin.row_input import RowInputs
 from django_dcron.db.now import database_now
@@ -119,9 +125,10 @@ _EXAMPLES = {
 _JSON_EXAMPLES = {
     **JSON_EXAMPLES,
     "alerts": '[{"on": "failed", "to": ["ops"]}]',
-    "tags": '["billing"]',
-    "retry_on": '["ConnectionError"]',
-    "never_retry_on": '["ValueError"]',
+    "after": "import-orders: succeeded",
+    "tags": "billing, nightly",
+    "retry_on": "ConnectionError, TimeoutError",
+    "never_retry_on": "ValueError, TypeError",
 }
 """An example of each JSON field for its error message."""
 
@@ -178,8 +185,26 @@ class JobForm(JobModelForm):
         field_classes = {
             **dict.fromkeys(_DURATIONS, DurationFormField),
             **dict.fromkeys(_JSON, JsonFormField),
+            **dict.fromkeys(("tags", "retry_on", "never_retry_on"), NameListFormField),
+            "after": PredecessorsFormField,
             "schedule": ScheduleFormField,
             "description": MultilineFormField,
+        }
+        help_texts = {
+            "tags": gettext_lazy("Separated by commas, such as billing, nightly."),
+            "retry_on": gettext_lazy(
+                "Exception names, separated by commas, such as ConnectionError, TimeoutError. "
+                "Empty: all exceptions."
+            ),
+            "never_retry_on": gettext_lazy(
+                "Exception names that are never retried, separated by commas, such as ValueError, "
+                "TypeError."
+            ),
+            "after": gettext_lazy(
+                "One job per line with the outcome to wait for, such as import-orders: "
+                "succeeded. Outcomes: succeeded (if you enter none), failed, ended. Use the "
+                "schedule @never to run the job only then."
+            ),
         }
         widgets = {
             "schedule": ScheduleTextarea(_CODE | {"rows": 2}),
@@ -326,6 +351,8 @@ def _format_value(field: forms.Field, value: Any) -> str:
         return _("yes") if value else _("no")
     if isinstance(value, datetime):
         return format_site_time(value)
+    if isinstance(field, TextOrJsonFormField):
+        return f"“{field.prepare_value(value)}”" if value else _("empty")
     if isinstance(field, forms.JSONField):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(field, forms.TypedChoiceField):

@@ -20,6 +20,9 @@ _REGISTER = _(
     "Register the function as a task in cron.py of an installed app, which every process imports"
 )
 
+KNOWN_LISTED = 5
+"""An error lists the known targets if there are at most this many."""
+
 
 def get(key: str) -> Target:
     """Return the target ``key``. Raises ``UnknownTarget`` with the reason and similar keys."""
@@ -37,24 +40,21 @@ def get(key: str) -> Target:
         return shadow.ShadowTarget(get(wrapped))
     target = _find(key)
     if target is None:
-        near = nearest(key, available())
+        known = available()
+        near = nearest(key, known)
         why = _why_unknown(key)
         text = _("Unknown target %(target)s: %(why)s.")
         if near:
             text = _("Unknown target %(target)s: %(why)s. Did you mean %(near)s?")
         elif why.template == _NOT_DEFINED:
-            text = _(
-                "Unknown target %(target)s: %(why)s. Check whether the task was renamed or "
-                "deleted, and whether its module is imported, for example in cron.py of an "
-                "installed app. Management commands are targets, too, such as "
-                "command:clearsessions."
-            )
+            text = _("Unknown target %(target)s: %(why)s. %(remedy)s")
         raise UnknownTarget(
             text,
             target=repr(key),
             why=why,
             advice=why.values.get("advice", ""),
             near=near,
+            remedy=_remedy(known),
             code="unknown_target",
         )
     return target
@@ -159,6 +159,23 @@ def _why_unknown(key: str) -> TranslatableText:
         "(%(problem)s)"
     )
     return TranslatableText(text, problem=problem)
+
+
+def _remedy(known: list[str]) -> TranslatableText:
+    """Return what to do about a target that resembles none of the ``known`` ones."""
+    check = TranslatableText(
+        _(
+            "Check whether the task was renamed or deleted, and whether its module is imported, "
+            "for example in cron.py of an installed app."
+        )
+    )
+    if 0 < len(known) <= KNOWN_LISTED:
+        text = _("%(check)s The known targets are: %(known)s.")
+        return TranslatableText(text, check=check, known=", ".join(known))
+    if command := next((key for key in known if key.startswith(commands.PREFIX)), ""):
+        text = _("%(check)s Management commands are targets, too, such as %(command)s.")
+        return TranslatableText(text, check=check, command=command)
+    return check
 
 
 def _may_define(module: str, key: str) -> bool:

@@ -35,8 +35,9 @@ def similar_names(
 ) -> list[str]:
     """Return the known names that ``name`` may mean, the likeliest first.
 
-    A known name also counts as similar if it begins with ``name``, or if ``name`` is its last part:
-    ``Berlin`` suggests ``Europe/Berlin``, and ``beat`` suggests ``django-celery-beat``.
+    A known name also counts as similar if it begins with ``name``, or if its last part equals or
+    resembles ``name``: ``Berlin`` and ``Berln`` suggest ``Europe/Berlin``, and ``beat`` suggests
+    ``django-celery-beat``.
     """
     word = name[:LONGEST].casefold()
     matcher = SequenceMatcher[str](autojunk=False)
@@ -57,13 +58,22 @@ def _similarity(matcher: SequenceMatcher[str], word: str, known: str, least: flo
     matcher.set_seq1(other)
     if is_long and other.endswith(f"-{word}"):
         return max(matcher.ratio(), SIMILAR_AFTER_HYPHEN)
+    ratio = _ratio(matcher, least)
+    if ratio:
+        last_parts = SequenceMatcher(None, _last_part(word), _last_part(other), autojunk=False)
+        ratio = ratio if last_parts.ratio() >= SIMILAR_LAST_PART else 0.0
+    if is_long and _last_part(word) == word:
+        matcher.set_seq1(_last_part(other))
+        ratio = max(ratio, _ratio(matcher, least))
+    return ratio
+
+
+def _ratio(matcher: SequenceMatcher[str], least: float) -> float:
+    """Return the ratio of the matcher's texts; 0 if it is below ``least``."""
     if matcher.real_quick_ratio() < least or matcher.quick_ratio() < least:
         return 0.0
     ratio = matcher.ratio()
-    if ratio < least:
-        return 0.0
-    last_parts = SequenceMatcher(None, _last_part(word), _last_part(other), autojunk=False)
-    return ratio if last_parts.ratio() >= SIMILAR_LAST_PART else 0.0
+    return ratio if ratio >= least else 0.0
 
 
 def _last_part(name: str) -> str:

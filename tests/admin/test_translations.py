@@ -45,10 +45,8 @@ TEXTS = {
         "Nächster Lauf",
         "Um 03:30",
         "Minute: 61 liegt außerhalb des Bereichs (erlaubt: 0-59)",
-        "Unbekanntes Ziel 'no.such': kein Task und keine @cron-Funktion hat diesen Namen. Prüfen "
-        "Sie, ob der Task umbenannt oder gelöscht wurde und ob sein Modul importiert wird, zum "
-        "Beispiel in cron.py einer installierten App. Auch Management-Befehle wie "
-        "command:clearsessions sind Ziele.",
+        "Unbekanntes Ziel 'tests.app.tasks.okk': kein Task und keine @cron-Funktion hat diesen "
+        "Namen. Meinten Sie 'tests.app.tasks.ok'?",
         "report lässt sich nicht fortsetzen: sein Zeitplan hat keinen weiteren Termin.",
         "report lässt sich noch nicht nachholen: Der Job wurde ohne control.save geändert, und "
         "noch kein Knoten hat die Änderung verarbeitet. Versuchen Sie es erneut, wenn ein Knoten "
@@ -58,9 +56,8 @@ TEXTS = {
         "下次运行",
         "在 03:30",
         "分钟：61 超出范围（允许：0-59）",
-        "未知目标 'no.such'：没有任务或 @cron 函数使用此名称。"
-        "请检查该任务是否已被重命名或删除，以及其模块是否被导入，例如在已安装应用的 cron.py 中。"
-        "管理命令也是目标，例如 command:clearsessions。",
+        "未知目标 'tests.app.tasks.okk'：没有任务或 @cron 函数使用此名称。"
+        "您是否想输入 'tests.app.tasks.ok'？",
         "无法恢复 report：其计划不再有触发时间点。",
         "暂时无法补跑 report：它未通过 control.save 更改，且尚无节点处理该更改。"
         "请在有节点运行时重试。",
@@ -154,7 +151,8 @@ def test_every_page_works_in_language(
 def test_errors_are_translated(admin_client: Client, settings: Settings, language: str) -> None:
     settings.LANGUAGE_CODE = language.replace("_", "-").lower()
     texts = TEXTS[language]
-    typed = {"name": "x", "schedule": "61 * * * *", "timezone": "UTC", "target": "no.such"}
+    typed = {"name": "x", "schedule": "61 * * * *", "timezone": "UTC"}
+    typed["target"] = "tests.app.tasks.okk"
     refused = admin_client.post(add_url(), typed)
     assert errors(refused)["schedule"] == [texts.schedule]
     assert errors(refused)["target"] == [texts.target]

@@ -1,5 +1,6 @@
 """The registry's own checks: argument size, errors in the project's code, nested shadowing."""
 
+import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +14,7 @@ from pytest_django import Settings
 from django_dcron import control, targets
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.models import Job
+from django_dcron.targets import registry
 from django_dcron.targets.celery_tasks import CeleryTarget
 from tests import app as app_package
 from tests.factories import make_idle_job
@@ -113,9 +115,31 @@ def test_unknown_target_without_similar_ones_says_where_targets_come_from(
     with pytest.raises(UnknownTarget) as caught:
         targets.get(key)
     text = str(caught.value)
-    assert ("command:clearsessions" in text) == explains
+    assert ("renamed" in text) == explains
     if explains:
-        assert text.index("renamed") < text.index("cron.py") < text.index("command:clearsessions")
+        assert text.index("renamed") < text.index("cron.py")
+
+
+@pytest.mark.parametrize("listed", [[], ["check"]])
+def test_unknown_target_names_only_a_listed_command(settings: Settings, listed: list[str]) -> None:
+    settings.DCRON_COMMANDS = listed
+    with pytest.raises(UnknownTarget) as caught:
+        targets.get("shop.nothing.like.it")
+    assert ("Management commands" in str(caught.value)) == bool(listed)
+    assert re.findall(r"command:\w+", str(caught.value)) == [f"command:{each}" for each in listed]
+
+
+@pytest.mark.parametrize("number", [0, 5, 6])
+def test_unknown_target_lists_a_few_known_targets(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    known = [f"command:clean{index}" for index in range(number)]
+    monkeypatch.setattr(registry, "available", lambda: known)
+    with pytest.raises(UnknownTarget) as caught:
+        targets.get("shop.nothing.like.it")
+    text = str(caught.value)
+    assert (", ".join(known) in text) == (number <= 5)
+    assert ("known targets" in text) == (number == 5)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,20 @@ def test_name_is_suggested_for_its_last_part(name: str, known: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "suggested"),
+    [
+        ("send_invoice", ["shop.cron.send_invoices"]),
+        ("Berln", ["Europe/Berlin"]),
+        ("EuropeBerlin", ["Europe/Berlin"]),
+        ("cron", []),
+        ("UT", []),
+    ],
+)
+def test_name_is_suggested_for_its_misspelled_last_part(name: str, suggested: list[str]) -> None:
+    assert similar_names(name, ["Europe/Berlin", "Etc/UTC", "shop.cron.send_invoices"]) == suggested
+
+
+@pytest.mark.parametrize(
     ("name", "known", "suggested"),
     [
         ("orders", ["order", "import-orders", "export-orders", "sync-orders"], ["order"]),

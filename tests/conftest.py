@@ -127,6 +127,17 @@ def no_time_budgets() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def imported_tasks() -> None:
+    """Import the tests' tasks and functions.
+
+    A test that isolates its own ones would otherwise forget those that it happens to import first.
+    """
+    from django_dcron import targets
+
+    targets.discovery_problem()
+
+
 @pytest.fixture
 def isolated_tasks() -> Iterator[None]:
     """Forget the Celery tasks that the test defines.
@@ -134,9 +145,6 @@ def isolated_tasks() -> Iterator[None]:
     Celery registers each ``@shared_task`` with all later apps of the process, and warns about two
     functions with the same name.
     """
-    from django_dcron import targets
-
-    targets.discovery_problem()  # imports the tasks of the other tests, which remain
     finalizers, tasks = set(_state._on_app_finalizers), set(current_app.tasks)
     yield
     _state._on_app_finalizers.intersection_update(finalizers)

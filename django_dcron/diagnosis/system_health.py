@@ -36,6 +36,7 @@ from django_dcron.diagnosis.overdue import (
     stuck_runs,
     undelivered_runs,
 )
+from django_dcron.diagnosis.paused_by_users import find_user_pauses
 from django_dcron.diagnosis.read_only import refuses_writes
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
@@ -206,6 +207,7 @@ def latest_incident(problem: Problem | None, scope: Scope) -> Incident | None:
 def _group_jobs(jobs: JobQuerySet, lately: Q) -> list[dict[str, Any]]:
     ran = lately & (_FAILED_LAST | Q(statistics__last_state=State.SUCCEEDED))
     found: Any = jobs.values("namespace", "target").annotate(
+        jobs=Count("pk"),
         enabled_jobs=Count("pk", filter=Q(enabled=True)),
         quarantined=Count("pk", filter=IS_QUARANTINED),
         failing=Count("pk", filter=IS_FAILING),
@@ -224,8 +226,10 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
         return sum(each[name] for each in groups)
 
     facts: dict[str, Any] = {
-        name: total(name) for name in ("enabled_jobs", "ran_lately", "failures_lately")
+        name: total(name) for name in ("jobs", "enabled_jobs", "ran_lately", "failures_lately")
     }
+    if facts["jobs"] and not facts["enabled_jobs"]:
+        facts["user_pauses"] = find_user_pauses(jobs)
     shadows = [each for each in groups if is_shadow(each["target"])]
     facts["enabled_shadows"] = sum(each["enabled_jobs"] for each in shadows)
     keep_failing = NamedCount()

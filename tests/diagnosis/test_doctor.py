@@ -1,5 +1,6 @@
 """Test that the doctor finds each fault, and reports nothing about a healthy system."""
 
+import shlex
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -20,9 +21,11 @@ from django_dcron.db.now import database_now
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.diagnosis.doctor.jobs import PLACE_CURSOR
 from django_dcron.diagnosis.doctor.releases import RECENT, _releases_side_by_side, _Start
+from django_dcron.diagnosis.doctor.report import MANY_PAUSES
 from django_dcron.diagnosis.doctor.window import format_moment
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.exceptions import SignatureMismatch, UnknownTarget
+from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.jobs.definitions import definition_id, store_definitions
 from django_dcron.jobs.sync import NO_LONGER_DECLARED
@@ -37,6 +40,7 @@ from django_dcron.models import (
     Node,
     Run,
     Statistics,
+    Via,
 )
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.models.lease import LockLease
@@ -166,6 +170,24 @@ def test_enabled_shadows_cause_a_note(system: System) -> None:
     call_command(*command, stdout=out)
     assert str(shadow) in out.getvalue()
     assert str(system.job) not in out.getvalue()
+
+
+def test_many_pauses_with_one_reason_cause_a_note(system: System) -> None:
+    jobs = [make_idle_job(namespace="shop") for _ in range(MANY_PAUSES)]
+    with acting(lambda: Actor("ann", via=Via.CLI)):
+        control.pause_many(jobs[1:], "quiet please (ann)")
+        assert not any("quiet please" in note for note in system.examine().notes)
+        control.pause(jobs[0], "quiet please (ann)")
+    report = system.examine()
+    assert report.healthy
+    (note,) = [note for note in report.notes if "quiet please" in note]
+    call_command(*shlex.split(note.partition("manage.py ")[2]), "--yes", stdout=StringIO())
+    assert all(Job.objects.values_list("enabled", flat=True))
+    with acting(lambda: Actor("ann", via=Via.CLI)):
+        control.pause_many(Job.objects.all(), "quiet please (ann)")
+    report = system.examine()
+    assert set(report.findings.counts) == {Code.ALL_JOBS_PAUSED}
+    assert not any("quiet please" in note for note in report.notes), "the finding has the reason"
 
 
 def test_jobs_that_code_no_longer_declares_cause_a_note(system: System) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from io import StringIO
@@ -27,7 +28,9 @@ from django_dcron.diagnosis.failing_jobs import FAILS_AS_MUTED
 from django_dcron.diagnosis.long_runs import USUAL_DURATION_NEEDS
 from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.diagnosis.system_health import latest_incident, read_facts, read_verdict
-from django_dcron.models import Attempt, Cursor, Incident, Job, Node, Run, Statistics
+from django_dcron.jobs.audit.actor import Actor, acting
+from django_dcron.models import Attempt, Cursor, Incident, Job, Node, Run, Statistics, Via
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.policies.health.facts import NamedCount, WaitingCount
 from django_dcron.policies.health.problems import Problem, Severity
@@ -433,6 +436,34 @@ def test_quarantined_and_automatically_paused_jobs_are_listed(job: Job) -> None:
     assert facts.quarantined.names == ("report",)
     assert facts.auto_paused.names == ("broken",)
     assert read_facts("elsewhere").quarantined.number == 0
+
+
+def test_pause_of_all_jobs_by_users_is_a_warning(now: datetime) -> None:
+    make_node()
+    jobs = [make_idle_job(), make_idle_job(), make_idle_job(namespace="shop")]
+    finished = make_idle_job(enabled=False, pause_reason=EXHAUSTED)
+    imported = make_idle_job()
+    control.pause(imported, "imported with --disabled")
+    with acting(lambda: Actor("ann", via=Via.CLI)):
+        for job in jobs[:2]:
+            control.pause(job, "quiet (ann)")
+        assert (problems(), read_facts().user_pauses) == (set(), ()), "another job is enabled"
+        control.pause(jobs[2], "by ann")
+    verdict = read_verdict()
+    (issue,) = verdict.issues
+    assert (issue.problem, issue.severity) == (Problem.ALL_JOBS_PAUSED, Severity.WARNING)
+    assert issue.figures == {"jobs": 5, "paused": 3}
+    assert [each.reason for each in verdict.facts.user_pauses] == ["quiet (ann)", "by ann"]
+    assert issue.since is not None
+    assert issue.since >= now
+    (issue,) = read_verdict("shop").issues
+    assert issue.figures == {"jobs": 1, "paused": 1}
+
+    command = str(read_verdict().issues[0].remedy).partition("manage.py ")[2]
+    call_command(*shlex.split(command), "--yes")
+    assert {*Job.objects.filter(enabled=True)} == {*jobs[:2]}
+    Job.objects.exclude(pk__in=[finished.pk, imported.pk]).delete()
+    assert problems() == set(), "users have paused none of the jobs"
 
 
 def test_overlong_run_is_reported(job: Job, now: datetime) -> None:

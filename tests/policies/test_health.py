@@ -1,6 +1,7 @@
 """The health verdict is a pure function of facts, each checked alone and with others."""
 
 import re
+import shlex
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
@@ -14,6 +15,7 @@ from django_dcron.policies.health.facts import (
     NamedCount,
     QueueFacts,
     SystemFacts,
+    UserPauses,
     WaitingCount,
     WorkerFacts,
 )
@@ -569,6 +571,7 @@ def facts_with_names(**given: Any) -> SystemFacts:
         keep_failing=named("secret-job"),
         auto_paused=named("secret-job"),
         long_runs=(LongRun("secret-job", 60 * MINUTE, MINUTE),),
+        user_pauses=(UserPauses(3, "secret-job", NOW),),
         freezes=(FreezeFacts("secret-space", "deploy", "ann", NOW, None),),
         **{
             "workers": (
@@ -612,6 +615,7 @@ def test_visible_facts_differ_only_in_names() -> None:
         "keep_failing": NamedCount(1),
         "auto_paused": NamedCount(1),
         "long_runs": (LongRun("", 60 * MINUTE, MINUTE),),
+        "user_pauses": (UserPauses(3, "", NOW),),
         "freezes": (FreezeFacts("", "", "", NOW, None),),
         "shows_queues": False,
     }
@@ -939,6 +943,35 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
         ),
         (
             {
+                "jobs": 9,
+                "enabled_jobs": 0,
+                "user_pauses": (
+                    UserPauses(5, "it's quiet (ann)", ago(9 * MINUTE)),
+                    UserPauses(3, "by bob", ago(10 * MINUTE)),
+                ),
+            },
+            (
+                P.ALL_JOBS_PAUSED,
+                WARNING,
+                ago(10 * MINUTE),
+                {"jobs": 9, "paused": 8},
+                NamedCount(),
+            ),
+            {"jobs": "9", "paused": "8", "age": "10 min", "reason": "it's quiet (ann)"},
+            {"reason": shlex.quote("it's quiet (ann)")},
+        ),
+        (
+            {
+                "jobs": 1,
+                "enabled_jobs": 0,
+                "user_pauses": (UserPauses(1, "", ago(MINUTE)),),
+            },
+            (P.ALL_JOBS_PAUSED, WARNING, ago(MINUTE), {"jobs": 1, "paused": 1}, NamedCount()),
+            {"jobs": "1", "paused": "1", "age": "60 s"},
+            {},
+        ),
+        (
+            {
                 "long_runs": (
                     LongRun("a", 7 * MINUTE, 3 * MINUTE),
                     LongRun("b", 9 * MINUTE, 2 * MINUTE),
@@ -1203,8 +1236,8 @@ def test_freeze_is_not_reported_as_a_problem() -> None:
 def test_facts_default_to_a_system_without_work() -> None:
     bare = SystemFacts(NOW, REDELIVER_AFTER)
     no_number = (
-        "live_nodes dead_nodes enabled_jobs stalled_namespaces on_agendas queued running missed "
-        "enabled_shadows ran_lately muted_lately failures_lately"
+        "live_nodes dead_nodes jobs enabled_jobs stalled_namespaces on_agendas queued running "
+        "missed enabled_shadows ran_lately muted_lately failures_lately"
     )
     no_names = (
         "stalled degraded without_broker clock_doubted_by skewed unserved quarantined keep_failing "
@@ -1232,6 +1265,7 @@ def test_facts_default_to_a_system_without_work() -> None:
         "queued_since": None,
         "missed_since": None,
         "long_runs": (),
+        "user_pauses": (),
         "freezes": (),
         "queues": (),
         "busiest": (),

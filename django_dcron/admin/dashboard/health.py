@@ -60,6 +60,7 @@ _LISTINGS: dict[Problem, FilteredList] = {
     Problem.JOB_AUTO_PAUSED: FilteredList(
         Job, {"enabled__exact": "0", "pause_reason__startswith": AUTO_PAUSED}
     ),
+    Problem.ALL_JOBS_PAUSED: FilteredList(Job, {"state": "paused"}),
     Problem.CURSOR_OVERDUE: FilteredList(Job, {"state": OVERDUE}),
 }
 """The list that shows the rows behind a problem. All other problems link to the list of nodes."""

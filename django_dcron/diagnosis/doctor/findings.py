@@ -42,6 +42,7 @@ class Code(StrEnum):
     EVERY_RUN_FAILS = "every_run_fails"
     JOBS_FAILING = "jobs_failing"
     JOB_AUTO_PAUSED = "job_auto_paused"
+    ALL_JOBS_PAUSED = "all_jobs_paused"
     RUN_OVERLONG = "run_overlong"
     # Occurrences against runs.
     OCCURRENCE_MISSING = "occurrence_missing"
@@ -98,6 +99,7 @@ WARNINGS = frozenset(
         Code.QUEUE_STALLED,
         Code.JOBS_FAILING,
         Code.JOB_AUTO_PAUSED,
+        Code.ALL_JOBS_PAUSED,
         Code.RUN_OVERLONG,
         Code.RUN_OFF_SCHEDULE,
         Code.CURSOR_OUTDATED,

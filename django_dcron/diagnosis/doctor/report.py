@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +16,13 @@ from django_dcron.diagnosis.doctor.history import ExaminedRuns
 from django_dcron.diagnosis.doctor.jobs import JobExaminer
 from django_dcron.diagnosis.doctor.window import Window, batches_of_jobs, format_moment
 from django_dcron.diagnosis.failing_jobs import FAILS_AS_MUTED
+from django_dcron.diagnosis.paused_by_users import find_user_pauses
 from django_dcron.diagnosis.system_health import count_failed, count_with_names, read_verdict
 from django_dcron.jobs.representation import to_json
 from django_dcron.locks import Lock
 from django_dcron.models import Job, Node
 from django_dcron.models.job_states import NO_LONGER_DECLARED
-from django_dcron.policies.health.facts import FreezeFacts, NamedCount
+from django_dcron.policies.health.facts import FreezeFacts, NamedCount, UserPauses
 from django_dcron.policies.health.problems import FIND_UNLED_SHARDS, Issue, Problem
 from django_dcron.policies.health.verdict import Verdict
 from django_dcron.targets.shadow import PREFIX
@@ -45,6 +47,8 @@ class Report:
     """Failing jobs whose failures since their last success belong to muted incidents."""
     shadows: NamedCount
     """Enabled jobs that are shadows."""
+    user_pauses: tuple[UserPauses, ...]
+    """The jobs that users have paused, the most frequent reason first."""
     undeclared: NamedCount
     """Jobs that are paused because code no longer declares them."""
     dead_nodes: list[Node]
@@ -121,6 +125,8 @@ class Report:
                 f"{shadows} code isn't executed: {self.shadows.listed}. To list all: manage.py "
                 "dcron list --enabled --search shadow:"
             )
+        if Problem.ALL_JOBS_PAUSED not in self.verdict.problems:
+            yield from map(_pauses_note, filter(_is_for_many, self.user_pauses))
         if self.undeclared:
             paused = number_of(self.undeclared.number, "paused job is", "paused jobs are")
             yield (
@@ -164,6 +170,8 @@ LISTED_BY_ROW = frozenset(
 """Problems of single jobs or runs, which are reported as findings with the same code."""
 
 
+MANY_PAUSES = 10
+"""From this number of jobs that users paused for one reason, a note reminds of them."""
 CHECK_LOGS = "Check the findings about shards, if there are any, and the nodes' logs."
 NOTED = frozenset({Problem.QUEUE_STALLED})
 """Problems that are notes instead of findings: a restart of the workers causes them."""
@@ -208,6 +216,7 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
         failed=count_failed(rows),
         muted=count_with_names(rows.filter(FAILS_AS_MUTED)),
         shadows=count_with_names(rows.filter(enabled=True, target__startswith=PREFIX)),
+        user_pauses=find_user_pauses(rows),
         undeclared=count_with_names(undeclared),
         dead_nodes=dead_nodes,
     )
@@ -219,6 +228,18 @@ def _freeze_note(freeze: FreezeFacts) -> str:
     until = f" until {format_moment(freeze.until)}" if freeze.until else ""
     reason = with_full_stop(freeze.reason)
     return f"Frozen{by} since {format_moment(freeze.since)}{until}: {scope}. Reason: {reason}"
+
+
+def _is_for_many(pauses: UserPauses) -> bool:
+    return pauses.number >= MANY_PAUSES
+
+
+def _pauses_note(pauses: UserPauses) -> str:
+    return (
+        f"{number_of(pauses.number, 'job is', 'jobs are')} paused for one reason, the first since "
+        f"{format_moment(pauses.since)}: {with_full_stop(pauses.reason)} To resume them: manage.py "
+        f"dcron resume --reason {shlex.quote(pauses.reason)}"
+    )
 
 
 def _add(issue: Issue, findings: Findings) -> None:

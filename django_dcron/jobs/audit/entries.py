@@ -69,10 +69,17 @@ def logged_changes_of(job: Job) -> list[LoggedChange]:
     return [read_change(entry) for entry in reversed(latest)]
 
 
-def pause_authors(jobs: Iterable[Job]) -> dict[int, str]:
-    """Return the user who paused each job for its present reason, if the log names one."""
+@dataclass(frozen=True, slots=True)
+class LoggedPause:
+    at: datetime
+    reason: str
+    user: str
+
+
+def pauses_by_users(jobs: Iterable[Job]) -> dict[int, LoggedPause]:
+    """Return the pause of each job for its present reason, if the log names a user."""
     reasons = {job.pk: job.pause_reason for job in jobs}
-    latest: dict[int, tuple[str, str]] = {}
+    latest: dict[int, LoggedPause] = {}
     for keys in batches_of_keys(reasons.keys()):
         pauses = AuditEntry.objects.using(alias_for(AuditEntry)).filter(
             kind=AuditKind.JOB,
@@ -80,13 +87,18 @@ def pause_authors(jobs: Iterable[Job]) -> dict[int, str]:
             action=AuditAction.PAUSE,
             after__has_key="pause_reason",  # other entries only change the end of the pause
         )
-        for key, reason, actor in pauses.order_by("at", "pk").values_list(
-            "object_id", "reason", "actor"
+        for key, at, reason, actor in pauses.order_by("at", "pk").values_list(
+            "object_id", "at", "reason", "actor"
         ):
-            latest[int(key)] = (reason, actor)
+            latest[int(key)] = LoggedPause(at, reason, actor)
     return {
-        key: actor for key, (reason, actor) in latest.items() if actor and reason == reasons[key]
+        key: pause for key, pause in latest.items() if pause.user and pause.reason == reasons[key]
     }
+
+
+def pause_authors(jobs: Iterable[Job]) -> dict[int, str]:
+    """Return the user who paused each job for its present reason, if the log names one."""
+    return {key: pause.user for key, pause in pauses_by_users(jobs).items()}
 
 
 def earlier_freezes(latest: Freeze) -> list[Freeze]:

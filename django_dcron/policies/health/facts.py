@@ -93,6 +93,17 @@ class LongRun:
 
 
 @dataclass(frozen=True, slots=True)
+class UserPauses:
+    """The jobs that users have paused for one reason."""
+
+    number: int
+    reason: str
+    """The stored text, which normally contains the user's name. Empty: unknown."""
+    since: datetime
+    """When the first of these jobs was paused."""
+
+
+@dataclass(frozen=True, slots=True)
 class FreezeFacts:
     """A freeze that is in force."""
 
@@ -144,6 +155,7 @@ class SystemFacts:
     shard_counts: tuple[int, ...] = ()
     """The values of DCRON_SHARDS in this process and the live nodes."""
 
+    jobs: int = 0
     enabled_jobs: int = 0
     unserved: NamedCount = NamedCount()
     """Namespaces with enabled jobs and without a live node."""
@@ -222,6 +234,8 @@ class SystemFacts:
     """
     auto_paused: NamedCount = NamedCount()
     """Jobs that ``pause_after_failures`` has paused."""
+    user_pauses: tuple[UserPauses, ...] = ()
+    """The most frequent reason first. Empty if a job is enabled."""
 
     freezes: tuple[FreezeFacts, ...] = ()
 
@@ -236,7 +250,8 @@ class SystemFacts:
     def visible(self, *, jobs: bool, nodes: bool) -> SystemFacts:
         """Return these facts without the names that a person may not see.
 
-        ``jobs`` permits names of jobs, targets and queues, and the texts of freezes. ``nodes``
+        ``jobs`` permits names of jobs, targets and queues, and the texts of freezes and pauses.
+        ``nodes``
         permits names of nodes, hosts, unserved namespaces and workers.
         """
         facts = self
@@ -248,6 +263,7 @@ class SystemFacts:
                 failed_lately=facts.failed_lately.unnamed,
                 keep_failing=facts.keep_failing.unnamed,
                 auto_paused=facts.auto_paused.unnamed,
+                user_pauses=tuple(replace(each, reason="") for each in facts.user_pauses),
                 busiest=(),
                 long_runs=tuple(replace(run, job="") for run in facts.long_runs),
                 freezes=tuple(

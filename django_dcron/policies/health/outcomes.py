@@ -1,7 +1,8 @@
-"""Problems with outcomes: failing jobs, automatic pauses, invalid jobs, overlong runs."""
+"""Problems with outcomes: failing jobs, pauses, invalid jobs, overlong runs."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING, NamedCount, SystemFacts
@@ -54,6 +55,8 @@ def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
     else:
         yield from issues_of_lists(facts, _FAILING)
     yield from issues_of_lists(facts, _STOPPED_JOBS)
+    if facts.user_pauses:
+        yield _all_jobs_paused(facts)
     if facts.unknown_targets:
         yield _unknown_targets(facts)
     if facts.long_runs:
@@ -94,6 +97,41 @@ def _every_run_fails(facts: SystemFacts, jobs: int) -> Issue:
         {"jobs": jobs, "failures": facts.failures_lately},
         facts.keep_failing,
     )
+
+
+def _all_jobs_paused(facts: SystemFacts) -> Issue:
+    """Return a warning: users may have forgotten their pauses, which look like a calm system."""
+    number = sum(each.number for each in facts.user_pauses)
+    since, reason = min(each.since for each in facts.user_pauses), facts.user_pauses[0].reason
+    values = {
+        "paused": bounded_number(number),
+        "jobs": bounded_number(facts.jobs),
+        "age": age_text(facts.now - since),
+    }
+    if reason:
+        summary = TranslatableText(
+            _(
+                "No job is enabled. Jobs paused by users: %(paused)s of %(jobs)s, the first "
+                "%(age)s ago. Most frequent reason: “%(reason)s”."
+            ),
+            reason=reason,
+            **values,
+        )
+        remedy = TranslatableText(
+            _("To resume the jobs with this reason: manage.py dcron resume --reason %(reason)s"),
+            reason=shlex.quote(reason),
+        )
+    else:
+        summary = TranslatableText(
+            _(
+                "No job is enabled. Jobs paused by users: %(paused)s of %(jobs)s, the first "
+                "%(age)s ago."
+            ),
+            **values,
+        )
+        remedy = TranslatableText(_("Resume the jobs that should run."))
+    figures = {"jobs": facts.jobs, "paused": number}
+    return Issue(Problem.ALL_JOBS_PAUSED, Severity.WARNING, summary, remedy, since, figures)
 
 
 def _unknown_targets(facts: SystemFacts) -> Issue:

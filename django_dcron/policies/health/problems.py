@@ -44,6 +44,7 @@ class Problem(StrEnum):
     UNKNOWN_TARGET = "unknown_target"
     JOBS_FAILING = "jobs_failing"
     JOB_AUTO_PAUSED = "job_auto_paused"
+    ALL_JOBS_PAUSED = "all_jobs_paused"
     RUN_OVERLONG = "run_overlong"
     NODE_DEGRADED = "node_degraded"
     BROKER_UNREACHABLE = "broker_unreachable"

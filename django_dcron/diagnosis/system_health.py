@@ -13,13 +13,12 @@ Invariants:
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from socket import gethostname
 from typing import Any
 
-from django.db.models import Case, Count, F, Q, QuerySet, Sum, When, Window
+from django.db.models import Case, Count, F, Max, Q, Sum, When, Window
 
 from django_dcron import targets
 from django_dcron.conf import settings
@@ -28,20 +27,20 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.bounded_count import MAX_COUNTED
 from django_dcron.diagnosis.failing_jobs import FAILS_AS_MUTED, KEEPS_FAILING
-from django_dcron.diagnosis.figures import count_missed_occurrences, window_start
 from django_dcron.diagnosis.long_runs import find_long_runs, running_for_long
 from django_dcron.diagnosis.overdue import (
     overdue_cursors,
     overdue_runs,
     stuck_runs,
+    takeover_time,
     undelivered_runs,
 )
 from django_dcron.diagnosis.paused_by_users import find_user_pauses
 from django_dcron.diagnosis.read_only import refuses_writes
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
+from django_dcron.diagnosis.worker_facts import worker_facts
 from django_dcron.diagnosis.workload import latest_worker_replies
-from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Freeze, Incident, Job, Node, Run
 from django_dcron.models.job import JobQuerySet
@@ -51,27 +50,17 @@ from django_dcron.policies.health.facts import (
     NAMES_LISTED,
     FreezeFacts,
     NamedCount,
-    QueueFacts,
     SystemFacts,
     WaitingCount,
 )
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict, assess
-from django_dcron.policies.health.workers import IDLE_QUEUE_AFTER
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import State
 from django_dcron.targets.shadow import is_shadow
 
 LATELY = timedelta(hours=1)
 """A job ran or failed lately if its last run finished within this time."""
-QUEUED_EXAMINED = 200
-"""The number of queued runs whose queues are examined: the oldest undelivered and the latest."""
-RUNNING_EXAMINED = 1000
-"""The number of running runs that are counted by job if other runs wait."""
-BUSIEST_LISTED = 3
-"""The number of jobs that are named because most running runs are theirs."""
-LATEST_STARTS = 200
-"""The number of latest starts that are searched for the last start from each queue."""
 
 
 def read_verdict(namespace: str = "") -> Verdict:
@@ -114,7 +103,7 @@ def read_facts(
     rows = _rows_to_summarize(runs, queued, cursors, working, now)
     summaries = dict(zip(rows, summarize(*rows.values()), strict=True))
     facts |= _due(summaries)
-    facts |= _workers(runs, facts, now, summaries)
+    facts |= worker_facts(runs, facts, now, summaries)
     facts["long_runs"] = find_long_runs(runs, now) if summaries["long_running"].number else ()
     if not working:
         facts["database_read_only"] = bool(nodes) and refuses_writes(alias_for(Node))
@@ -147,6 +136,7 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
         "last_heartbeat": max((node.heartbeat_at for node in nodes), default=None),
         "stalled": NamedCount.of([node.name for node in stalled]),
         "stalled_since": min((node.ticked_at or node.started_at for node in stalled), default=None),
+        "without_shards": NamedCount.of([node.name for node in _nodes_without_shards(live)]),
         "degraded": NamedCount.of([node.name for node in live if node.degraded]),
         "without_broker": NamedCount.of([node.name for node in without_broker]),
         "without_broker_since": min(
@@ -169,6 +159,18 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
         "stalled_namespaces": len(idle),
         "workers": latest_worker_replies(live),
     }
+
+
+def _nodes_without_shards(live: list[Node]) -> list[Node]:
+    """Return the live nodes if none leads a shard, although each had the time to acquire one.
+
+    A degraded node leads its shards without locks. A stalled node has another problem.
+    """
+    if any(node.shards or node.degraded or cluster.is_stalled(node) for node in live):
+        return []
+    if any(cluster.time_since(node, node.started_at) <= takeover_time() for node in live):
+        return []
+    return live
 
 
 # --- jobs -----------------------------------------------------------------------------------------
@@ -208,6 +210,7 @@ def _group_jobs(jobs: JobQuerySet, lately: Q) -> list[dict[str, Any]]:
     ran = lately & (_FAILED_LAST | Q(statistics__last_state=State.SUCCEEDED))
     found: Any = jobs.values("namespace", "target").annotate(
         jobs=Count("pk"),
+        last_finished=Max("statistics__last_finished_at"),
         enabled_jobs=Count("pk", filter=Q(enabled=True)),
         quarantined=Count("pk", filter=IS_QUARANTINED),
         failing=Count("pk", filter=IS_FAILING),
@@ -230,6 +233,8 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
     }
     if facts["jobs"] and not facts["enabled_jobs"]:
         facts["user_pauses"] = find_user_pauses(jobs)
+    ends = [each["last_finished"] for each in groups if each["last_finished"]]
+    facts["last_finished"] = max(ends, default=None)
     shadows = [each for each in groups if is_shadow(each["target"])]
     facts["enabled_shadows"] = sum(each["enabled_jobs"] for each in shadows)
     keep_failing = NamedCount()
@@ -319,94 +324,3 @@ def _due(summaries: Mapping[str, Summary]) -> dict[str, Any]:
         "overdue_runs": WaitingCount(overdue.number, overdue.first),
         "on_agendas": overdue.counted,
     }
-
-
-# --- workers --------------------------------------------------------------------------------------
-
-
-def _workers(
-    runs: RunQuerySet, node_facts: dict[str, Any], now: datetime, summaries: Mapping[str, Summary]
-) -> dict[str, Any]:
-    attempts = Attempt.objects.using(alias_for(Attempt)).order_by("-pk")
-    last_start, stuck = summaries["latest_attempt"].first, summaries["stuck"]
-    facts: dict[str, Any] = {
-        "last_start": last_start,
-        "queued": summaries["queued"].number,
-        "queued_since": summaries["queued"].first,
-        "running": summaries["running"].number,
-        "stuck": WaitingCount(stuck.number, stuck.first),
-    }
-    waiting = _undelivered_by_queue(runs, now) if summaries["undelivered"].number else {}
-    if waiting and facts["running"]:
-        facts["busiest"] = _busiest_jobs(runs)
-    if waiting or any(not worker.executes for worker in node_facts["workers"] or ()):
-        last_starts = _last_starts(attempts)
-        facts["recent_queues"] = tuple(last_starts)
-        facts["queues"] = tuple(
-            QueueFacts(name, count, last_starts.get(name)) for name, count in waiting.items()
-        )
-    if last_start is None or now - last_start > settings.REDELIVER_AFTER:
-        since = max(filter(None, (last_start, window_start(now))))
-        facts |= {"missed": count_missed_occurrences(runs, since), "missed_since": since}
-        # A run that a freeze has returned has no delivery.
-        published = Q(queued_at__isnull=False, deliveries__gt=0, started_at=None)
-        never = runs.filter(published, state=State.MISSED, due_at__gt=since).order_by("due_at")
-        (found,) = summarize(SummaryQuery(never, MAX_COUNTED + 1, first="due_at"))
-        facts["never_started"] = WaitingCount(found.number, found.first)
-        if waiting:
-            facts["queues_of_latest_queued"] = _queues_of_latest_queued(runs)
-    elif waiting:
-        oldest = min(count.since for count in waiting.values() if count.since)
-        since = max(oldest, window_start(now))
-        facts |= {"missed": count_missed_occurrences(runs, since), "missed_since": since}
-    idle_since = max(filter(None, (summaries["queued"].first, last_start)), default=now)
-    is_stalled = facts["queued"] and not facts["running"] and now - idle_since >= IDLE_QUEUE_AFTER
-    if is_stalled and not waiting:
-        facts["queues_of_latest_queued"] = _queues_of_latest_queued(runs)
-    return facts
-
-
-def _undelivered_by_queue(runs: RunQuerySet, now: datetime) -> dict[str, WaitingCount]:
-    rows = (
-        undelivered_runs(runs, now)
-        .order_by("due_at")
-        .values_list("job__queue", "job__target", "due_at")
-    )
-    found: dict[str, WaitingCount] = {}
-    for queue, target, due_at in rows[:QUEUED_EXAMINED]:
-        name = queue_name(target, queue)
-        before = found.get(name, WaitingCount(0, due_at))
-        found[name] = WaitingCount(before.number + 1, before.since)
-    return found
-
-
-def _busiest_jobs(runs: RunQuerySet) -> tuple[tuple[str, int], ...]:
-    examined = runs.running().order_by().values_list("job", flat=True)[:RUNNING_EXAMINED]
-    most = dict(Counter(examined).most_common(BUSIEST_LISTED))
-    jobs = Job.objects.using(alias_for(Job)).only("namespace", "name").in_bulk([*most])
-    return tuple((str(jobs[key]), number) for key, number in most.items() if key in jobs)
-
-
-def _queues_of_latest_queued(runs: RunQuerySet) -> tuple[str, ...]:
-    latest = runs.queued().not_frozen().order_by("-due_at")
-    rows = latest.values_list("job__target", "job__queue")[:QUEUED_EXAMINED]
-    return tuple({queue_name(target, queue) for target, queue in rows})
-
-
-def _last_starts(attempts: QuerySet[Attempt]) -> dict[str, datetime]:
-    """Return the last start by queue.
-
-    Two queries avoid a join, for which a database may read all runs first.
-    """
-    started = list(attempts.values_list("run", "started_at")[:LATEST_STARTS])
-    rows = Run.objects.using(alias_for(Run)).filter(pk__in={run for run, _ in started})
-    queues = {
-        run: (target, queue)
-        for run, target, queue in rows.values_list("pk", "job__target", "job__queue")
-    }
-    found: dict[str, datetime] = {}
-    for run, started_at in started:
-        if run in queues:
-            name = queue_name(*queues[run])
-            found[name] = max(found.get(name, started_at), started_at)
-    return found

@@ -43,7 +43,7 @@ def test_freeze_is_shown_once(page: Page, settings: Settings) -> None:
     make_node()
     page.goto(dcron_url("dashboard_changelist"))
     health = page.locator(".dcron-health")
-    expect(health).to_contain_text("Healthy")
+    expect(health).to_contain_text("No problem found")
     control.freeze("deploy")
     expect(health).to_contain_text("frozen")  # the page was loaded without the banner
     page.reload()

@@ -81,6 +81,11 @@ def system(db: None, redis_server: services.Server, monkeypatch: pytest.MonkeyPa
     node = Membership("a", "", lock, ClusterClock())
     node.register()
     # The node sends no heartbeats during a test. Its heartbeat and leases last for the whole test.
-    Node.objects.update(started_at=now - HOUR, ticked_at=now + HOUR, heartbeat_at=now + HOUR)
+    Node.objects.update(
+        started_at=now - HOUR,
+        ticked_at=now + HOUR,
+        heartbeat_at=now + HOUR,
+        shards=settings.SHARDS,
+    )
     lock.hold(node._lock_names(range(settings.SHARDS)), node.id, HOUR)
     return System(lock, node, make_job_with_history(latest), latest)

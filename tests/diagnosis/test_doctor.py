@@ -455,7 +455,6 @@ NODE_FAULTS: list[tuple[Code, Callable[[System], object]]] = [
 def test_fault_of_nodes_is_found(
     system: System, code: Code, fault: Callable[[System], object]
 ) -> None:
-    Node.objects.update(shards=64)
     assert system.codes() == set()
     fault(system)
     assert system.codes() == {code}
@@ -466,7 +465,10 @@ def test_unserved_namespace_is_found(system: System) -> None:
     shop = Membership("shop", "shop", system.lock, ClusterClock())
     shop.register()
     Node.objects.update(
-        started_at=system.latest - HOUR, ticked_at=database_now("default"), skew=timedelta()
+        started_at=system.latest - HOUR,
+        ticked_at=database_now("default"),
+        skew=timedelta(),
+        shards=64,
     )
     assert system.codes() == {Code.NAMESPACE_UNSERVED}
     assert system.codes(namespace="shop") == set()
@@ -519,7 +521,6 @@ def lead_in_database(system: System, shards: Iterable[int], node: str) -> None:
 
 
 def test_embedded_nodes_need_no_lock_server(system: System, redis_server: services.Server) -> None:
-    Node.objects.update(shards=64)
     lead_in_database(system, range(64), system.node.id)
     redis_server.kill()
     assert system.codes() == set()
@@ -572,10 +573,17 @@ def test_restarted_node_causes_no_finding(system: System) -> None:
     assert system.codes() == set()
 
 
+def test_site_whose_locks_another_site_has_is_not_healthy(system: System) -> None:
+    Node.objects.update(shards=0)
+    names = [f":shard:{number}/64" for number in range(64)]
+    system.lock.release(names, system.node.id)
+    system.lock.hold(names, "ghost", MINUTE)
+    assert system.codes() == {Code.LEASE_ORPHANED, Code.NO_SHARD_LED}
+
+
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_locks_of_another_site_are_explained(system: System, is_copied: bool) -> None:
     """A copy of production's database contains the rows of production's nodes."""
-    Node.objects.update(shards=64)
     if is_copied:
         copy_node(system.node.id, pk="ghost", name="b", heartbeat_at=system.latest - HOUR)
     system.lock.release([":shard:3/64"], system.node.id)
@@ -591,7 +599,6 @@ def notes_about(system: System, node: str) -> int:
 
 def test_dead_node_whose_shards_are_led_causes_a_note(system: System) -> None:
     """The nodes of a Deployment never start again under the same name."""
-    Node.objects.update(shards=64)
     for name in ("pod-1", "pod-2"):
         copy_node(system.node.id, pk=name, name=name, heartbeat_at=system.latest - HOUR)
     assert system.codes() == set()
@@ -599,7 +606,6 @@ def test_dead_node_whose_shards_are_led_causes_a_note(system: System) -> None:
 
 
 def test_doctor_metrics_and_health_agree_on_the_dead_nodes(system: System) -> None:
-    Node.objects.update(shards=64)
     copy_node(system.node.id, name="gone", heartbeat_at=system.latest - HOUR)
     # A node that was restarted at once: its new process didn't delete the row.
     copy_node(system.node.id, pk="first", heartbeat_at=system.latest - HOUR)

@@ -232,6 +232,30 @@ def test_read_only_sqlite_refuses_writes(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert not read_only.refuses_writes("default")
 
 
+@pytest.mark.parametrize(
+    ("fields", "warns"),
+    [
+        ({}, True),
+        ({"shards": 1}, False),
+        ({"degraded": True}, False),
+        ({"ticked_at": None}, False),
+        ({"starts": timedelta()}, False),
+    ],
+    ids=str,
+)
+def test_live_nodes_without_shards_are_a_warning(
+    job: Job, now: datetime, fields: dict[str, Any], warns: bool
+) -> None:
+    def make_idle_node(name: str, starts: timedelta = -HOUR, **fields: Any) -> None:
+        make_node(name, **{"shards": 0, "started_at": now + starts} | fields)
+
+    make_idle_node("a")
+    assert problems() == {Problem.NO_SHARD_LED}
+    make_idle_node("b", **fields)
+    assert (Problem.NO_SHARD_LED in problems()) is warns
+    assert read_facts().without_shards.names == (("a", "b") if warns else ())
+
+
 # --- jobs ---------------------------------------------------------------------------------------
 
 
@@ -391,6 +415,17 @@ def test_hourly_job_stays_healthy_while_its_next_run_executes(now: datetime) -> 
     assert problems() == set()
     Cursor.objects.filter(pk=job.pk).update(next_at=now + HOUR + SECOND)
     assert problems() == {Problem.JOBS_FAILING}
+
+
+def test_summary_says_if_no_run_has_finished(job: Job, now: datetime) -> None:
+    make_node()
+    make_idle_job(namespace="shop")
+    before = read_verdict()
+    assert (before.status, before.facts.last_finished) == (SystemStatus.OK, None)
+    Statistics.objects.filter(pk=job.pk).update(last_finished_at=now - 2 * HOUR)
+    assert read_facts().last_finished == now - 2 * HOUR
+    assert str(read_verdict().summary) != str(before.summary)
+    assert str(read_verdict("shop").summary) == str(before.summary)
 
 
 def test_enabled_shadows_are_counted() -> None:

@@ -47,6 +47,7 @@ def facts(**given: Any) -> SystemFacts:
         "shard_counts": (64,),
         "enabled_jobs": 3,
         "last_start": ago(SECOND),
+        "last_finished": ago(SECOND),
         "workers": (WorkerFacts("w1", ("celery",), executes=True),),
     }
     return SystemFacts(**healthy | given)
@@ -77,6 +78,14 @@ def test_healthy_system_has_no_issues() -> None:
     assert verdict.issues == ()
     assert verdict.status is SystemStatus.OK
     assert verdict.summary.values == {"nodes": 2}
+
+
+def test_healthy_system_without_finished_run_does_not_claim_that_runs_succeed() -> None:
+    for shadows in (0, 1):
+        verdict = assess(facts(last_finished=None, enabled_shadows=shadows))
+        assert verdict.status is SystemStatus.OK
+        assert "succeed" not in str(verdict.summary)
+        assert "Healthy" not in str(verdict.summary)
 
 
 def test_healthy_system_with_shadows_does_not_claim_that_runs_succeed() -> None:
@@ -564,6 +573,7 @@ def facts_with_names(**given: Any) -> SystemFacts:
 
     return facts(
         stalled=named("secret-node"),
+        without_shards=named("secret-node"),
         degraded=named("secret-node"),
         skewed=named("secret-node"),
         unserved=named("secret-space"),
@@ -621,6 +631,7 @@ def test_visible_facts_differ_only_in_names() -> None:
     }
     nodes_hidden: dict[str, Any] = {
         "stalled": NamedCount(1),
+        "without_shards": NamedCount(1),
         "degraded": NamedCount(1),
         "skewed": NamedCount(1),
         "unserved": NamedCount(1),
@@ -989,6 +1000,12 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
             {},
         ),
         (
+            {"without_shards": NAMES},
+            (P.NO_SHARD_LED, WARNING, None, {"nodes": 3}, NAMES),
+            {"nodes": LISTED},
+            {},
+        ),
+        (
             {"degraded": NAMES},
             (P.NODE_DEGRADED, WARNING, None, {"nodes": 3}, NAMES),
             {"nodes": LISTED},
@@ -1240,8 +1257,8 @@ def test_facts_default_to_a_system_without_work() -> None:
         "missed enabled_shadows ran_lately muted_lately failures_lately"
     )
     no_names = (
-        "stalled degraded without_broker clock_doubted_by skewed unserved quarantined keep_failing "
-        "auto_paused unknown_targets failed_lately"
+        "stalled without_shards degraded without_broker clock_doubted_by skewed unserved "
+        "quarantined keep_failing auto_paused unknown_targets failed_lately"
     )
 
     assert {each.name: getattr(bare, each.name) for each in fields(bare)} == {
@@ -1262,6 +1279,7 @@ def test_facts_default_to_a_system_without_work() -> None:
         "serves_requests": False,
         "workers": None,
         "last_start": None,
+        "last_finished": None,
         "queued_since": None,
         "missed_since": None,
         "long_runs": (),

@@ -61,6 +61,7 @@ class Code(StrEnum):
     ARGUMENTS_REJECTED = "arguments_rejected"
     DECLARATION_REFUSED = "declaration_refused"
     NAMESPACE_UNSERVED = "namespace_unserved"
+    NO_SHARD_LED = "no_shard_led"
     OTHER_SCHEDULER_RUNS = "other_scheduler_runs"
     # Runs.
     RUN_OVERDUE = "run_overdue"
@@ -107,6 +108,7 @@ WARNINGS = frozenset(
         Code.OTHER_SCHEDULER_RUNS,
         Code.STARTED_EARLY,
         Code.NODE_DEAD,
+        Code.NO_SHARD_LED,
         Code.NODE_DEGRADED,
         Code.NODE_SKEWED,
         Code.BROKER_UNREACHABLE,

@@ -152,6 +152,8 @@ class SystemFacts:
     """The versions of django-dcron of the live nodes."""
     namespaces_overlap: bool = False
     """Whether some live nodes serve all namespaces and others serve one."""
+    without_shards: NamedCount = NamedCount()
+    """Live nodes that have run for longer than a lease, if no node leads a shard."""
     shard_counts: tuple[int, ...] = ()
     """The values of DCRON_SHARDS in this process and the live nodes."""
 
@@ -216,6 +218,8 @@ class SystemFacts:
 
     enabled_shadows: int = 0
     """Enabled jobs that are shadows, so their code isn't executed."""
+    last_finished: datetime | None = None
+    """When a job's last run finished. None: no run has finished yet."""
     ran_lately: int = 0
     """Enabled jobs with a recently ended run, if their last run succeeded or they have consecutive
     failures.
@@ -276,6 +280,7 @@ class SystemFacts:
                 facts,
                 host="",
                 stalled=facts.stalled.unnamed,
+                without_shards=facts.without_shards.unnamed,
                 degraded=facts.degraded.unnamed,
                 without_broker=facts.without_broker.unnamed,
                 clock_doubted_by=facts.clock_doubted_by.unnamed,

@@ -28,6 +28,14 @@ _STALLED = {
         _("Check the logs of these nodes, then restart them."),
     ),
 }
+_WITHOUT_SHARDS = {
+    Problem.NO_SHARD_LED: ListedProblem(
+        "nodes",
+        lambda facts: facts.without_shards,
+        _("No node leads a shard, so no jobs are scheduled. Running nodes: %(nodes)s."),
+        FIND_UNLED_SHARDS,
+    ),
+}
 _UNSERVED = {
     Problem.NAMESPACE_UNSERVED: ListedProblem(
         "namespaces",
@@ -84,6 +92,7 @@ def node_issues(facts: SystemFacts) -> Iterator[Issue]:
     for issue in issues_of_lists(facts, _STALLED):
         yield replace(issue, severity=_severity_of_stalled(facts), since=facts.stalled_since)
     yield from issues_of_lists(facts, _UNSERVED)
+    yield from issues_of_lists(facts, _WITHOUT_SHARDS)
 
 
 def _severity_of_stalled(facts: SystemFacts) -> Severity:

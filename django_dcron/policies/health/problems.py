@@ -29,6 +29,7 @@ class Problem(StrEnum):
     NO_LIVE_NODE = "no_live_node"
     NODE_STALLED = "node_stalled"
     NAMESPACE_UNSERVED = "namespace_unserved"
+    NO_SHARD_LED = "no_shard_led"
     NO_BROKER = "no_broker"
     RUN_UNKNOWN_TO_WORKER = "run_unknown_to_worker"
     TASK_UNKNOWN_TO_WORKER = "task_unknown_to_worker"

@@ -41,6 +41,7 @@ from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
 from django_dcron.diagnosis.worker_facts import worker_facts
 from django_dcron.diagnosis.workload import latest_worker_replies
+from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Freeze, Incident, Job, Node, Run
 from django_dcron.models.job import JobQuerySet
@@ -208,10 +209,11 @@ def latest_incident(problem: Problem | None, scope: Scope) -> Incident | None:
 
 def _group_jobs(jobs: JobQuerySet, lately: Q) -> list[dict[str, Any]]:
     ran = lately & (_FAILED_LAST | Q(statistics__last_state=State.SUCCEEDED))
-    found: Any = jobs.values("namespace", "target").annotate(
+    found: Any = jobs.values("namespace", "target", "queue").annotate(
         jobs=Count("pk"),
         last_finished=Max("statistics__last_finished_at"),
         enabled_jobs=Count("pk", filter=Q(enabled=True)),
+        scheduled=Count("pk", filter=Q(enabled=True, cursor__next_at__isnull=False)),
         quarantined=Count("pk", filter=IS_QUARANTINED),
         failing=Count("pk", filter=IS_FAILING),
         auto_paused=Count("pk", filter=_AUTO_PAUSED),
@@ -235,6 +237,8 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
         facts["user_pauses"] = find_user_pauses(jobs)
     ends = [each["last_finished"] for each in groups if each["last_finished"]]
     facts["last_finished"] = max(ends, default=None)
+    queues = {queue_name(each["target"], each["queue"]) for each in groups if each["scheduled"]}
+    facts["job_queues"] = tuple(sorted(queues - {""}))
     shadows = [each for each in groups if is_shadow(each["target"])]
     facts["enabled_shadows"] = sum(each["enabled_jobs"] for each in shadows)
     keep_failing = NamedCount()

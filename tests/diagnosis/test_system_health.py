@@ -37,7 +37,7 @@ from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import SystemStatus, assess
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.targets.shadow import NOT_EXECUTED
-from tests.factories import make_idle_job, make_node, make_run
+from tests.factories import make_idle_job, make_job, make_node, make_run
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -727,6 +727,21 @@ def test_answers_of_workers_are_merged_and_expire(job: Job, now: datetime) -> No
     )
     Node.objects.exclude(pk=node.pk).update(workers=None)
     assert read_facts().workers is None, "the replies to a dead node are outdated"
+
+
+def test_queues_of_scheduled_jobs_need_workers(job: Job, now: datetime) -> None:
+    make_node(workers=worker_replies(("w1", ["celery"], True, []), at=now))
+    make_idle_job(queue="reports", enabled=False)
+    make_job(queue="fast", schedule="@never")
+    assert (read_facts().job_queues, problems()) == (("celery",), set())
+    make_idle_job(queue="reports", namespace="shop")
+    assert (read_facts().job_queues, problems()) == (
+        ("celery", "reports"),
+        {Problem.QUEUE_UNSERVED},
+    )
+    assert read_facts("shop").job_queues == ("reports",)
+    Node.objects.update(workers=worker_replies(("w1", ["celery", "reports"], True, []), at=now))
+    assert problems() == set()
 
 
 # --- query costs --------------------------------------------------------------------------------

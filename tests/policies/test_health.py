@@ -412,6 +412,38 @@ def test_queue_is_unserved_if_workers_are_silent_while_a_run_is_running() -> Non
     assert found(**waits, running=0) == [(P.NO_WORKER, ERROR)]
 
 
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({}, ("mail", "reports")),
+        ({"workers": (worker("w1", "mail"), worker("w2", "other"))}, ("reports",)),
+        ({"workers": (worker("w1", "mail", "reports"),)}, ()),
+        ({"workers": None}, ()),
+        ({"running": 1}, ()),
+    ],
+    ids=str,
+)
+def test_queue_of_a_scheduled_job_without_a_worker_is_a_warning(
+    given: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    before = facts(**{"job_queues": ("mail", "reports"), "last_start": LONG_AGO} | given)
+    issues = assess(before).issues
+    assert [(issue.problem, issue.severity) for issue in issues] == (
+        [(P.QUEUE_UNSERVED, WARNING)] if names else []
+    )
+    for issue in issues:
+        assert issue.named == NamedCount(len(names), names)
+        assert ", ".join(names) in str(issue.remedy)
+    hidden = " ".join(map(str, assess(before.visible(jobs=False, nodes=True)).issues))
+    assert "mail" not in hidden
+    assert "reports" not in hidden
+
+
+def test_queue_with_waiting_runs_is_an_error_and_no_warning() -> None:
+    given = {"job_queues": ("mail", "reports"), "queues": (queue("mail"),)}
+    assert only(**given).severity is ERROR
+
+
 def test_thread_dispatcher_never_reports_missing_workers() -> None:
     given: dict[str, Any] = {"dispatcher": "thread", "workers": None, "last_start": LONG_AGO}
 
@@ -589,6 +621,7 @@ def facts_with_names(**given: Any) -> SystemFacts:
                 worker("secret-worker", "secret-queue", executes=False),
             ),
             "queues": (queue("secret-queue"), queue("secret-queue-2")),
+            "job_queues": ("secret-queue-3",),
             "last_start": LONG_AGO,
         }
         | given,
@@ -1288,6 +1321,7 @@ def test_facts_default_to_a_system_without_work() -> None:
         "queues": (),
         "busiest": (),
         "queues_of_latest_queued": (),
+        "job_queues": (),
         "recent_queues": (),
         "versions": (),
         "shard_counts": (),

@@ -181,6 +181,8 @@ class SystemFacts:
     on_agendas: int = 0
     """How many of the overdue runs are on the agenda of a live node that ticks."""
 
+    job_queues: tuple[str, ...] = ()
+    """The queues of the enabled jobs with a next occurrence."""
     workers: tuple[WorkerFacts, ...] | None = None
     """Workers that recently answered a live node. None: no live node has asked them recently, for
     example because the dispatcher isn't Celery.

@@ -66,6 +66,8 @@ def _unstarted_runs(facts: SystemFacts) -> Iterator[Issue]:
         yield _no_worker(facts, unserved)
     elif unserved:
         yield _queue_unserved(facts, unserved)
+    else:
+        yield from _queues_without_consumer(facts)
     if behind:
         yield _workers_behind(facts, behind)
     if not facts.queues and facts.never_started and _is_long_ago(facts.last_start, facts):
@@ -77,6 +79,30 @@ def _unstarted_runs(facts: SystemFacts) -> Iterator[Issue]:
             TranslatableText(_("No Celery worker is responding to the nodes.")),
             start_a_worker(facts, ()),
             facts.last_start,
+        )
+
+
+def _queues_without_consumer(facts: SystemFacts) -> Iterator[Issue]:
+    """Warn of queues of scheduled jobs that no worker consumes, before a run waits there.
+
+    A busy worker may not reply, so there is no warning while a run is running. Workers that only
+    consume other queues may belong to another site with the same broker.
+    """
+    if facts.running or not facts.workers:
+        return
+    consumed = {queue for worker in facts.workers for queue in worker.queues}
+    if missing := tuple(name for name in facts.job_queues if name not in consumed):
+        named = NamedCount(len(missing), missing if facts.shows_queues else ())
+        yield Issue(
+            Problem.QUEUE_UNSERVED,
+            Severity.WARNING,
+            TranslatableText(
+                _("Queues of scheduled jobs without a worker: %(queues)s."), queues=named.listed
+            ),
+            start_a_worker(facts, missing),
+            None,
+            {"queues": named.number, "queued": 0},
+            named,
         )
 
 

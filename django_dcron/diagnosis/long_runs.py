@@ -35,14 +35,14 @@ def find_long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
     running = running.only("started_at", "due_at", "job__namespace", "job__name")
     found = []
     for run in running[:LONG_RUNS_EXAMINED]:
-        usual = _usual_duration(run.job_id)
+        usual = usual_duration(run.job_id)
         elapsed = now - (run.started_at or now)
         if usual is not None and elapsed > LONG_RUN_FACTOR * usual:
             found.append(LongRun(str(run.job), elapsed, usual))
     return tuple(found)
 
 
-def _usual_duration(job_id: int) -> timedelta | None:
+def usual_duration(job_id: int) -> timedelta | None:
     """Return the longest of the job's latest successful runs, or None if there are too few.
 
     The runs of a shadow don't count, because they execute nothing.

@@ -18,6 +18,7 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
+from django_dcron.diagnosis.long_runs import USUAL_DURATION_NEEDS
 from django_dcron.diagnosis.why import latest, other_jobs
 from django_dcron.diagnosis.why.explanation import Answer, explain, run_outcome
 from django_dcron.diagnosis.why.explanation_data import OTHER_RUNS_READ_LIMIT, ExplanationData
@@ -46,6 +47,7 @@ from django_dcron.policies.health.workers import IDLE_QUEUE_AFTER
 from django_dcron.policies.jitter import jitter_delay
 from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
 from django_dcron.targets.shadow import NOT_EXECUTED
+from django_dcron.utils.time_format import format_duration
 from tests import factories
 from tests.diagnosis.conftest import codes
 from tests.factories import make_node
@@ -329,6 +331,35 @@ def test_skipped_run_names_unfinished_run() -> None:
     assert codes(answer) == ["skipped", "reason"]
     assert params(answer, "skipped") == {"ended": "2024-05-06 12:00:00 UTC"}
     assert str(holder.pk) in answer.sentences[1]
+
+
+@pytest.mark.parametrize("state", ["skipped", "waiting"])
+def test_run_that_an_earlier_run_blocks_names_it_with_its_duration(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    monkeypatch.setattr(clock, "fixed_at", NOON + 5 * MINUTE)
+    blocking = make_run(job, NOON - HOUR, state="running", started_at=NOON - MINUTE)
+    make_run(job, state=state, finished_at=NOON if state == "skipped" else None)
+    assert params(explain(job, NOON), "blocked_by") == {
+        "lasts": format_duration(6 * MINUTE),
+        "run_id": str(blocking.pk),
+    }
+
+    for hours in range(2, 2 + USUAL_DURATION_NEEDS):
+        make_run(job, NOON - hours * HOUR, **run_times(NOON - hours * HOUR, seconds=9))
+    answer = explain(job, NOON)
+    assert params(answer, "blocked_by")["usual"] == format_duration(9 * SECOND)
+    assert f"manage.py dcron cancel {blocking.pk}" in str(answer.sentences)
+    Run.objects.filter(pk=blocking.pk).update(state="succeeded", finished_at=NOON + MINUTE)
+    assert "blocked_by" not in codes(explain(job, NOON))
+
+
+def test_run_that_waits_for_a_limit_is_not_blocked_by_an_earlier_run() -> None:
+    job = make_job(limit=Limit.objects.create(name="api", max_running=1))
+    make_run(job, NOON - HOUR, state="running", started_at=NOON - MINUTE)
+    make_run(job, state="waiting", limited=True)
+    assert "blocked_by" not in codes(explain(job, NOON))
 
 
 def test_pending_run_shows_due_time_with_jitter_or_retry() -> None:

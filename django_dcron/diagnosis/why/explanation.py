@@ -42,6 +42,7 @@ from django_dcron.diagnosis.why.no_run import (
 )
 from django_dcron.diagnosis.why.other_jobs import other_jobs_sentences
 from django_dcron.diagnosis.why.other_runs import (
+    blocking_run_sentences,
     other_run_sentences,
     other_runs_at_time,
     rerun_sentences,
@@ -221,6 +222,7 @@ def run_outcome(
         )
         return ExplainedOccurrence(WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()], run)
     sentences = [*run_sentences(run, data.job, data.now, data.format_time)]
+    sentences += blocking_run_sentences(data, run)
     if newer := replacing_run(run):
         text = _("The newer run at %(run_at)s (%(run_id)s) replaces this one.")
         at = data.format_time(newer.scheduled_at)

@@ -1,4 +1,4 @@
-"""Name the reruns of a run, and the manual and chained runs of the time in question."""
+"""Name the runs that a run depends on, its reruns, and other runs of the time in question."""
 
 from __future__ import annotations
 
@@ -7,14 +7,46 @@ from collections.abc import Iterator, Sequence
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_dcron.diagnosis.long_runs import usual_duration
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.jobs.action_texts import STATE_NAMES
 from django_dcron.models import Run
-from django_dcron.policies.lifecycle import Trigger
+from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.utils.time_format import format_duration
 
 OTHER_RUNS_NAMED = 5
 """The maximum number of manual, or of chained, runs that an answer names."""
+
+
+def blocking_run_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
+    """Name the earlier run because of which ``run`` was skipped or waits, if it is still running.
+
+    A run that waits for a limit, or for earlier backfilled runs, isn't blocked by an earlier run.
+    """
+    is_waiting = run.state == State.WAITING and not run.limited and run.trigger != Trigger.BACKFILL
+    if not is_waiting and run.state != State.SKIPPED:
+        return
+    started_before = run.finished_at or data.now
+    earlier = data.runs.running().filter(started_at__lt=started_before).order_by("started_at")
+    blocking = earlier.first()
+    if blocking is None or blocking.started_at is None:
+        return
+    text = _(
+        "The earlier run has been running for %(lasts)s. To cancel it: manage.py dcron cancel "
+        "%(run_id)s"
+    )
+    values = {
+        "lasts": format_duration(data.now - blocking.started_at),
+        "run_id": str(blocking.pk),
+    }
+    if usual := usual_duration(data.job.pk):
+        text = _(
+            "The earlier run has been running for %(lasts)s (usually at most %(usual)s). To cancel "
+            "it: manage.py dcron cancel %(run_id)s"
+        )
+        values["usual"] = format_duration(usual)
+    yield Sentence("blocked_by", text, **values)
 
 
 def rerun_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:

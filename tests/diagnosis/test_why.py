@@ -1419,6 +1419,28 @@ def test_queued_run_says_when_it_is_sent_again_if_its_queue_has_a_worker(
     assert "sent_again" not in codes(explain(job, NOON)), "a worker may start it at any moment"
 
 
+def test_queued_run_counts_the_runs_that_keep_workers_busy(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DCRON_DISPATCHER = "celery"
+    settings.DCRON_REDELIVER_AFTER = MINUTE
+    job, now = make_job(queue="reports"), database_now("default").replace(microsecond=0)
+    monkeypatch.setattr(clock, "fixed_at", now)
+    sent = now - IDLE_QUEUE_AFTER
+    make_run(job, state="queued", queued_at=sent, deliveries=1)
+    worker = {"name": "w1", "queues": ["reports"], "executes": True, "unknown_runs": []}
+    make_node(workers={"at": now.isoformat(), "replies": [worker]})
+    flood = make_job(name="flood")
+    make_run(flood, state="running", started_at=sent, heartbeat_at=now)
+    assert "sent_again" in codes(explain(job, NOON)), "no other run is queued"
+    for minutes in (1, 2):
+        make_run(flood, NOON + minutes * MINUTE, state="queued", queued_at=sent)
+    assert params(explain(job, NOON), "workers_busy") == {"running": 1, "queued": 2}
+    assert "sent_again" not in codes(explain(job, NOON))
+    found = codes(explain(job, NOON, show_others=False))
+    assert ("sent_again" in found, "workers_busy" in found) == (True, False)
+
+
 def test_answer_from_before_the_run_was_sent_is_no_sign_of_a_worker(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

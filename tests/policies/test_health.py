@@ -394,7 +394,10 @@ def test_busy_workers_are_named_by_queue_and_job() -> None:
     (issue,) = assess(busy).issues
     assert issue.named.names == ("celery",)
     assert "queue celery can't keep up" in str(issue.summary)
-    assert str(issue.remedy).startswith("Running runs by job: flood (7), report (1). Start more")
+    assert str(issue.remedy).startswith("Running runs by job: flood (7), report (1). Consider")
+    assert "(manage.py dcron pause flood)" in str(issue.remedy)
+    shared = facts(**waits, last_start=LATELY, busiest=(("flood", 4), ("report", 4)))
+    assert "dcron pause" not in str(assess(shared).issues)
     (hidden,) = assess(busy.visible(jobs=False, nodes=True)).issues
     assert (hidden.named.names, "flood" in str(hidden)) == ((), False)
 

@@ -109,11 +109,29 @@ def _redelivery_sentences(data: ExplanationData, run: Run, queue: str) -> Iterat
         return
     at = run.queued_at + redelivered_after(run.deliveries)
     if run.queued_at + IDLE_QUEUE_AFTER <= data.now < at:
+        if busy := _busy_workers_sentence(data):
+            yield busy
+            return
         text = _(
             "Workers of the queue “%(queue)s” answer the nodes. If they are idle, the message was "
             "lost, and a node sends the run again soon after %(at)s."
         )
         yield Sentence("sent_again", text, queue=queue, at=data.format_time(at))
+
+
+def _busy_workers_sentence(data: ExplanationData) -> Sentence | None:
+    """Count the runs that execute and the other queued runs, if both exist and may be counted."""
+    if not data.show_others:
+        return None
+    facts = read_facts(now=data.now)
+    others = facts.queued - 1
+    if not facts.running or others < 1:
+        return None
+    text = _(
+        "The run waits for a free worker. Runs that are executing: %(running)d. Other runs in the "
+        "queues: %(queued)d."
+    )
+    return Sentence("workers_busy", text, running=facts.running, queued=others)
 
 
 def _is_served(data: ExplanationData, run: Run, queue: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 
 from django_dcron.policies.health.facts import SystemFacts
@@ -30,6 +31,17 @@ def raise_capacity(facts: SystemFacts) -> TranslatableText:
     if not facts.busiest:
         return remedy
     jobs = ", ".join(f"{job} ({runs})" for job, runs in facts.busiest)
+    flood, most = facts.busiest[0]
+    if 2 * most > facts.running:
+        return TranslatableText(
+            _(
+                "Running runs by job: %(jobs)s. Consider pausing the job with most of them "
+                "(manage.py dcron pause %(job)s). %(remedy)s"
+            ),
+            jobs=jobs,
+            job=shlex.quote(flood),
+            remedy=remedy,
+        )
     return TranslatableText(
         _("Running runs by job: %(jobs)s. %(remedy)s"), jobs=jobs, remedy=remedy
     )

@@ -36,6 +36,7 @@ from typing import cast
 from uuid import UUID
 
 from django_dcron.db.clock import Clock
+from django_dcron.db.errors import in_one_line
 from django_dcron.dispatch.base import Dispatcher, DispatchFailed, DueRun, SupportsEarlyConnection
 from django_dcron.scheduler.backlog import (
     LONGEST_PAUSE_WITHOUT_BROKER,
@@ -98,6 +99,8 @@ class Agenda:
         unreachable, only ``publish`` tries.
         """
         self.broker_unreachable = False
+        self.broker_error = ""
+        """Why the broker accepts no messages, in one line. Empty if it accepts them."""
 
     def __len__(self) -> int:
         return len(self._heap) + sum(map(len, list(self._backlogs.values())))
@@ -345,6 +348,7 @@ class Agenda:
         self, *, unreachable: bool, error: Exception | None = None, waiting: int = 0
     ) -> None:
         """Log one line when the broker becomes unreachable, and one when it is back."""
+        self.broker_error = in_one_line(error) if error else ""
         if unreachable == self.broker_unreachable:
             return
         self.broker_unreachable = unreachable

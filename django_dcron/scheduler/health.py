@@ -88,7 +88,11 @@ class NodeFacts:
     database_error: str
     """Why the last tick failed. Empty if it succeeded."""
     lock_degraded: bool
+    lock_error: str
+    """Why the node can't use the lock server. Empty if it can."""
     broker_unreachable: bool
+    broker_error: str
+    """Why the broker accepts no messages. Empty if it accepts them."""
     skew: float
     draining: bool
     clock_doubt: float = 0.0
@@ -174,7 +178,6 @@ def judge(facts: NodeFacts, grace: float) -> NodeHealth:
 
 
 def _errors(facts: NodeFacts, grace: float) -> list[str]:
-    cause = f": {facts.database_error}" if facts.database_error else ""
     reasons = [
         _hang_reason(thread, seconds)
         for thread, seconds in facts.hanging.items()
@@ -183,7 +186,8 @@ def _errors(facts: NodeFacts, grace: float) -> list[str]:
     if facts.check_age > CHECK_EXPIRES_AFTER:
         reasons.append(f"the health monitor hangs: no check for {facts.check_age:.0f} s")
     if facts.tick_age > grace:
-        reasons.append(f"no tick has succeeded for {facts.tick_age:.0f} s{cause}")
+        text = f"no tick has succeeded for {facts.tick_age:.0f} s"
+        reasons.append(_with_cause(text, facts.database_error))
     if facts.heartbeat_age > grace:
         reasons.append(f"no heartbeat written for {facts.heartbeat_age:.0f} s")
     return reasons
@@ -209,13 +213,20 @@ def _warnings(facts: NodeFacts) -> list[str]:
             f"node hasn't completed {', '.join(steps)}"
         )
     if facts.lock_degraded:
-        reasons.append("the lock server is unreachable: shards are assigned by hash")
+        text = "shards are assigned by hash, without locks"
+        reasons.append(_with_cause(text, facts.lock_error))
     if facts.clock_doubt:
         step = f"{facts.clock_doubt:+.1f} s"
         reasons.append(f"the database clock jumped by {step}: cluster time doesn't follow it yet")
     if facts.broker_unreachable:
-        reasons.append("the broker is unreachable: runs wait on the agenda")
+        text = "the broker accepts no messages, so runs wait on the agenda"
+        reasons.append(_with_cause(text, facts.broker_error))
     return reasons
+
+
+def _with_cause(reason: str, error: str) -> str:
+    """Append the error if it is known. Another thread may just have cleared it."""
+    return f"{reason}: {error}" if error else reason
 
 
 def _is_needed(thread: str) -> bool:

@@ -37,6 +37,7 @@ from django.db import DatabaseError, InterfaceError
 from django_dcron import __version__
 from django_dcron.conf import settings
 from django_dcron.db.clock import ClusterClock
+from django_dcron.db.errors import in_one_line
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Placeholder, Update
@@ -93,6 +94,8 @@ class Membership:
         self.namespace = namespace
         self.id = f"{name[:150]}-{secrets.token_hex(4)}"
         self.degraded = False
+        self.lock_error = ""
+        """Why the node can't use the lock server, in one line. Empty if it can."""
         self._lock = lock
         self._clock = clock
         self._assigned: frozenset[int] = frozenset()
@@ -354,6 +357,7 @@ class Membership:
 
     def _report_lock(self, *, degraded: bool, error: Exception | None = None) -> None:
         """Log one line when the lock server becomes unreachable, and one when it is back."""
+        self.lock_error = in_one_line(error) if error else ""
         if degraded == self.degraded:
             return
         self.degraded = degraded

@@ -196,9 +196,10 @@ def test_runs_are_kept_while_the_broker_is_unreachable(
         agenda.publish_due()
         clock.advance(1)
     assert (len(agenda), dispatcher.names, agenda.take_dispatched()) == (3, [], [])
-    assert agenda.broker_unreachable
+    assert (agenda.broker_unreachable, agenda.broker_error) == (True, "connection refused")
     dispatcher.broker_unreachable = False
     agenda.publish_due()
+    assert agenda.broker_error == ""
     assert dispatcher.names == ["a", "b", "c"]
     assert [run.job_name for run in agenda.take_dispatched()] == ["a", "b", "c"]
     assert events(caplog) == ["broker_unreachable", "broker_back"]

@@ -39,7 +39,9 @@ WELL = NodeFacts(
     database_unreachable_since=None,
     database_error="",
     lock_degraded=False,
+    lock_error="",
     broker_unreachable=False,
+    broker_error="",
     skew=0.01,
     draining=False,
 )
@@ -54,8 +56,10 @@ def judged(**facts: Any) -> NodeHealth:
 
 UNREACHABLE = {"database_unreachable_since": START, "database_error": "refused"}
 UNREACHABLE_REASON = "the database has been unreachable since 2026-03-01 12:00:00 UTC: refused"
-LOCK_REASON = "the lock server is unreachable: shards are assigned by hash"
-BROKER_REASON = "the broker is unreachable: runs wait on the agenda"
+LOCK_FAILS = {"lock_degraded": True, "lock_error": "read-only"}
+LOCK_REASON = "shards are assigned by hash, without locks: read-only"
+BROKER_FAILS = {"broker_unreachable": True, "broker_error": "out of memory"}
+BROKER_REASON = "the broker accepts no messages, so runs wait on the agenda: out of memory"
 HANGS = {"hanging": {"tick": 61.0}}
 HANGS_REASON = "the tick thread hangs: no activity for 61 s"
 ALERTS_HANG = {"hanging": {"alerts-ops": 61.0, "alerts": 75.0}}
@@ -79,8 +83,8 @@ STARTS = {"at": None, "since": None, "ticked": False}
         ({}, "ok", []),
         ({"skew": 600.0}, "ok", []),
         ({"tick_age": GRACE, "heartbeat_age": GRACE}, "ok", []),
-        ({"lock_degraded": True}, "degraded", [LOCK_REASON]),
-        ({"broker_unreachable": True}, "degraded", [BROKER_REASON]),
+        (LOCK_FAILS, "degraded", [LOCK_REASON]),
+        (BROKER_FAILS, "degraded", [BROKER_REASON]),
         ({"clock_doubt": -6.0}, "degraded", [CLOCK_REASON]),
         ({"blocked_steps": {"claim": 12.4, "adopt": 10.1}}, "degraded", [BLOCKED_REASON]),
         (UNREACHABLE | {"tick_age": GRACE}, "degraded", [UNREACHABLE_REASON]),
@@ -99,7 +103,7 @@ STARTS = {"at": None, "since": None, "ticked": False}
         ),
         (HANGS, "unfit", [HANGS_REASON]),
         ({"check_age": 10.5}, "unfit", ["the health monitor hangs: no check for 10 s"]),
-        (HANGS | {"broker_unreachable": True}, "unfit", [HANGS_REASON, BROKER_REASON]),
+        (HANGS | BROKER_FAILS, "unfit", [HANGS_REASON, BROKER_REASON]),
         (ALERTS_HANG, "degraded", ALERTS_HANG_REASONS),
         (
             {"hanging": ALERTS_HANG["hanging"] | HANGS["hanging"]},
@@ -206,7 +210,7 @@ def file(tmp_path: Path) -> HealthFile:
     ("facts", "fit", "message"),
     [
         ({}, True, "a is ok"),
-        ({"broker_unreachable": True}, True, f"a is degraded: {BROKER_REASON}"),
+        (BROKER_FAILS, True, f"a is degraded: {BROKER_REASON}"),
         ({"draining": True}, True, "a is draining"),
         (STARTS, True, "a is starting"),
         (HANGS | UNREACHABLE, False, f"a is unfit: {HANGS_REASON}; {UNREACHABLE_REASON}"),

@@ -348,11 +348,13 @@ def test_node_leads_by_hashing_while_the_lock_is_unavailable(
     lock.unreachable = True
     beat(a, b, times=3)
     assert (a.degraded, b.degraded) == (True, True)
+    assert "no route to the lock" in a.lock_error
     assert (a.shards, b.shards) == shares
     assert list(Node.objects.values_list("degraded", flat=True)) == [True, True]
     lock.unreachable = False
     beat(a, b, times=3)
     assert (a.degraded, b.degraded) == (False, False)
+    assert a.lock_error == ""
     assert (a.shards, b.shards) == shares
     own = [vars(record)["event"] for record in caplog.records if vars(record)["node"] == "a"]
     assert own == ["degraded", "recovered"]

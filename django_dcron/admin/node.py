@@ -130,6 +130,7 @@ class NodeAdmin(LiveNodeAdmin):
         }
         lock = (
             gettext("The node is degraded, so it leads these shards without locks.")
+            + f" {node.lock_error}"
             if node.degraded
             else gettext("The node leads a shard while it has the shard's lock.")
         )
@@ -149,7 +150,8 @@ class NodeAdmin(LiveNodeAdmin):
 
     @admin.display(description=_("broker unreachable since"))
     def broker_column(self, node: Node) -> str:
-        return _when_and_how_long_ago(node, node.broker_unreachable_since)
+        since = _when_and_how_long_ago(node, node.broker_unreachable_since)
+        return format_html("{}{}", since, render_muted(node.broker_error))
 
     @admin.display(description=_("last heartbeat"))
     def heartbeat(self, node: Node) -> str:

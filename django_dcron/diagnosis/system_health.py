@@ -126,7 +126,8 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
     """Return the facts about nodes; ``wanted`` are the namespaces with enabled jobs."""
     live = [node for node in nodes if cluster.is_live(node)]
     stalled = [node for node in live if cluster.is_stalled(node)]
-    without_broker = [node for node in live if node.broker_unreachable_since is not None]
+    without_broker = [node for node in live if node.broker_unreachable_since]
+    broker_outages = [at for node in live if (at := node.broker_unreachable_since)]
     served_namespaces = {node.namespace for node in live}
     working = {node.namespace for node in live if node not in stalled}
     unserved = sorted(wanted - served_namespaces) if "" not in served_namespaces else []
@@ -139,15 +140,10 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
         "stalled_since": min((node.ticked_at or node.started_at for node in stalled), default=None),
         "without_shards": NamedCount.of([node.name for node in _nodes_without_shards(live)]),
         "degraded": NamedCount.of([node.name for node in live if node.degraded]),
+        "lock_error": next((node.lock_error for node in live if node.lock_error), ""),
         "without_broker": NamedCount.of([node.name for node in without_broker]),
-        "without_broker_since": min(
-            (
-                node.broker_unreachable_since
-                for node in without_broker
-                if node.broker_unreachable_since
-            ),
-            default=None,
-        ),
+        "broker_error": next((node.broker_error for node in live if node.broker_error), ""),
+        "without_broker_since": min(broker_outages, default=None),
         "clock_doubted_by": NamedCount.of([node.name for node in live if node.clock_doubt]),
         "clock_step": max((node.clock_doubt for node in live), key=abs, default=timedelta()),
         "skewed": NamedCount.of([node.name for node in live if cluster.is_skewed(node)]),

@@ -926,8 +926,18 @@ class Migration(migrations.Migration):
                     "degraded",
                     models.BooleanField(
                         default=False,
-                        help_text="The node can't reach the lock server.",
+                        help_text="The node can't use the lock server.",
                         verbose_name="degraded",
+                    ),
+                ),
+                (
+                    "lock_error",
+                    models.CharField(
+                        default="",
+                        editable=False,
+                        help_text="Why the node can't use the lock server. Empty if it can.",
+                        max_length=200,
+                        verbose_name="lock error",
                     ),
                 ),
                 (
@@ -936,6 +946,16 @@ class Migration(migrations.Migration):
                         help_text="The node can't send runs to workers. Empty if the broker is reachable, as far as the node knows.",
                         null=True,
                         verbose_name="broker unreachable since",
+                    ),
+                ),
+                (
+                    "broker_error",
+                    models.CharField(
+                        default="",
+                        editable=False,
+                        help_text="The last error of a broker that is unreachable or accepts no messages.",
+                        max_length=200,
+                        verbose_name="broker error",
                     ),
                 ),
                 (

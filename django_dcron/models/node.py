@@ -12,6 +12,9 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.db.now import UtcNow
 
+ERROR_LIMIT = 200
+"""The maximum number of characters of an error."""
+
 
 class NodeQuerySet(models.QuerySet["Node"]):
     def live(self, lease: timedelta) -> NodeQuerySet:
@@ -86,7 +89,14 @@ class Node(models.Model):
         ),
     )
     degraded = models.BooleanField(
-        _("degraded"), default=False, help_text=_("The node can't reach the lock server.")
+        _("degraded"), default=False, help_text=_("The node can't use the lock server.")
+    )
+    lock_error = models.CharField(
+        _("lock error"),
+        max_length=ERROR_LIMIT,
+        default="",
+        editable=False,
+        help_text=_("Why the node can't use the lock server. Empty if it can."),
     )
     broker_unreachable_since = models.DateTimeField(
         _("broker unreachable since"),
@@ -95,6 +105,13 @@ class Node(models.Model):
             "The node can't send runs to workers. Empty if the broker is reachable, as far "
             "as the node knows."
         ),
+    )
+    broker_error = models.CharField(
+        _("broker error"),
+        max_length=ERROR_LIMIT,
+        default="",
+        editable=False,
+        help_text=_("The last error of a broker that is unreachable or accepts no messages."),
     )
     workers = models.JSONField(
         _("workers"),

@@ -46,7 +46,7 @@ from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks.base import Lease, Lock
 from django_dcron.locks.database import DatabaseLock
 from django_dcron.models import Node
-from django_dcron.models.node import NodeQuerySet
+from django_dcron.models.node import ERROR_LIMIT, NodeQuerySet
 from django_dcron.policies.sharding import shard_lock_name, shard_of_lock, shards_led_by
 from django_dcron.scheduler.dead_nodes import (
     delete_dead_nodes,
@@ -56,6 +56,7 @@ from django_dcron.scheduler.dead_nodes import (
 from django_dcron.scheduler.foreign_locks import ForeignLocks
 from django_dcron.scheduler.outages import OutageSearch, record_clean_stop
 from django_dcron.scheduler.ring import LiveNodes
+from django_dcron.utils.bounded_text import replace_unstorable, with_ellipsis
 from django_dcron.utils.durations import write_duration
 from django_dcron.utils.time_format import format_site_time
 
@@ -83,9 +84,15 @@ _HEARTBEAT = _update_node(
     "skew",
     "clock_doubt",
     "degraded",
+    "lock_error",
     "broker_unreachable_since",
+    "broker_error",
     heartbeat_at=UtcNow(),
 )
+
+
+def _storable(error: str) -> str:
+    return with_ellipsis(replace_unstorable(error), ERROR_LIMIT)
 
 
 class Membership:
@@ -105,10 +112,12 @@ class Membership:
         self._nodes = LiveNodes(name, namespace)
         self._ring: frozenset[str] = frozenset()
         """The live nodes that shared the shards at the last heartbeat."""
-        self.broker_unreachable: Callable[[], bool] = lambda: False
-        """Returns whether the last try to dispatch found the broker unreachable. Called at each
-        heartbeat.
+        self.broker_error: Callable[[], str] = lambda: ""
+        """Returns why the broker accepted no messages at the last try to dispatch, or nothing.
+        Called at each heartbeat.
         """
+        self._last_broker_error = ""
+        """Empty unless ``_broker_unreachable_since`` is set."""
         self._broker_unreachable_since: datetime | None = None
         self._broker_back_at: float | None = None
         """The monotonic time at which the broker was reachable again, for a node that lost its
@@ -229,7 +238,8 @@ class Membership:
         self._outage_search.record_failure(error)
 
     def _update_broker_state(self) -> None:
-        if self.broker_unreachable():
+        if error := self.broker_error():
+            self._last_broker_error = error
             self._broker_unreachable_since = self._broker_unreachable_since or self._clock.now()
             self._broker_back_at = None
         elif self._broker_unreachable_since is not None:
@@ -240,6 +250,7 @@ class Membership:
                 or now - self._broker_back_at >= settings.LEASE.total_seconds()
             ):
                 self._broker_unreachable_since = self._broker_back_at = None
+                self._last_broker_error = ""
 
     def _set_ring(self, ring: frozenset[str]) -> None:
         was_sharing, self._ring = self.id in self._ring, ring
@@ -316,7 +327,9 @@ class Membership:
             skew=self._clock.skew,
             clock_doubt=self._clock.doubt,
             degraded=self.degraded,
+            lock_error=_storable(self.lock_error),
             broker_unreachable_since=self._broker_unreachable_since,
+            broker_error=_storable(self._last_broker_error),
         )
         if alive:
             self._heartbeat_sent_at = sent_at

@@ -114,7 +114,7 @@ class Runner:
             on_dispatched=lambda: self._tick_wanted.set(),
             on_activity=partial(self.watchdog.record_activity, AGENDA),
         )
-        self.membership.broker_unreachable = lambda: self.agenda.broker_unreachable
+        self.membership.broker_error = lambda: self.agenda.broker_error
         self.ticker = Ticker(
             self.membership,
             self.agenda,

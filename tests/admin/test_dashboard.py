@@ -392,7 +392,7 @@ def test_health_links_to_automatically_paused_jobs_only(admin_client: Client, jo
         ([{"clock_doubt": timedelta(seconds=6)}], "old time: node-a.", "warning"),
         (
             [{"broker_unreachable_since": datetime(2026, 1, 1, tzinfo=UTC)}],
-            "reach the broker: node-a",
+            "use the broker: node-a",
             "warning",
         ),
         ([{"skew": timedelta(seconds=-90)}], "off by a second or more: node-a.", "warning"),

@@ -150,10 +150,18 @@ def test_unserved_namespaces_are_listed(now: datetime) -> None:
 
 def test_differing_nodes_are_listed(job: Job) -> None:
     make_node()
-    make_node("b", degraded=True, skew=-2 * SECOND, version="2", shard_count=16)
+    make_node(
+        "b",
+        degraded=True,
+        lock_error="out of memory",
+        skew=-2 * SECOND,
+        version="2",
+        shard_count=16,
+    )
     facts = read_facts()
 
     assert facts.degraded.names == facts.skewed.names == ("b",)
+    assert facts.lock_error == "out of memory"
     assert facts.versions == ("1", "2")
     assert facts.shard_counts == (16, 64)
 
@@ -161,7 +169,12 @@ def test_differing_nodes_are_listed(job: Job) -> None:
 def test_nodes_without_broker_or_reliable_clock_are_listed(job: Job, now: datetime) -> None:
     make_node()
     make_node("b", broker_unreachable_since=now - MINUTE, clock_doubt=3 * SECOND)
-    make_node("c", broker_unreachable_since=now - HOUR, clock_doubt=-6 * SECOND)
+    make_node(
+        "c",
+        broker_unreachable_since=now - HOUR,
+        broker_error="out of memory",
+        clock_doubt=-6 * SECOND,
+    )
     make_node(
         "dead", heartbeat_at=now - HOUR, broker_unreachable_since=now - 2 * HOUR, clock_doubt=HOUR
     )
@@ -169,6 +182,7 @@ def test_nodes_without_broker_or_reliable_clock_are_listed(job: Job, now: dateti
 
     assert facts.without_broker.names == facts.clock_doubted_by.names == ("b", "c")
     assert facts.without_broker_since == now - HOUR
+    assert facts.broker_error == "out of memory"
     assert facts.clock_step == -6 * SECOND
     assert {Problem.BROKER_UNREACHABLE, Problem.CLOCK_IN_DOUBT} <= problems()
 

@@ -1523,8 +1523,10 @@ def test_run_that_was_sent_says_since_when_its_queue_stands_still(
 def test_overdue_run_mentions_the_broker_only_if_no_node_reaches_it() -> None:
     job = make_job()
     make_run(job, state="pending")
-    make_node(broker_unreachable_since=database_now("default"))
-    assert "no_broker" in [sentence.code for sentence in explain(job, NOON).sentences]
+    make_node(broker_unreachable_since=database_now("default"), broker_error="out of memory")
+    found = {sentence.code: sentence.params for sentence in explain(job, NOON).sentences}
+    assert "no_broker" in found
+    assert found["broker_error"] == {"error": "out of memory"}
     hidden = explain(job, NOON, show_nodes=False).sentences
     assert "no_broker" not in [sentence.code for sentence in hidden]
     make_node("b")

@@ -1820,8 +1820,11 @@ def test_job_whose_last_occurrence_is_claimed_ahead_is_not_resumed() -> None:
 
 def test_pending_run_without_reachable_broker_lacks_broker() -> None:
     run = make_run(make_idle_job(name="idle"))
-    make_node(broker_unreachable_since=database_now("default"))
+    make_node(broker_unreachable_since=database_now("default"), broker_error="out of memory")
     assert run_absence.find_absence(run, read_verdict()) is Absence.BROKER
+    found = run_absence.absence_for(run)
+    assert found
+    assert "out of memory" in found.message
     make_node("b")
     assert run_absence.find_absence(run, read_verdict()) is None
 

@@ -611,6 +611,8 @@ def facts_with_names(**given: Any) -> SystemFacts:
         without_shards=named("secret-node"),
         degraded=named("secret-node"),
         skewed=named("secret-node"),
+        lock_error="secret-node failed",
+        broker_error="secret-node failed",
         unserved=named("secret-space"),
         quarantined=named("secret-job"),
         keep_failing=named("secret-job"),
@@ -670,6 +672,8 @@ def test_visible_facts_differ_only_in_names() -> None:
         "without_shards": NamedCount(1),
         "degraded": NamedCount(1),
         "skewed": NamedCount(1),
+        "lock_error": "",
+        "broker_error": "",
         "unserved": NamedCount(1),
         "shows_workers": False,
     }
@@ -1118,6 +1122,27 @@ def test_no_broker_hides_broker_unreachable_unless_another_node_reaches_it() -> 
     ]
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"degraded": NamedCount(1), "lock_error": "out of memory"},
+        {"without_broker": NamedCount(1), "broker_error": "out of memory"},
+        {
+            "overdue_runs": WaitingCount(4, WAITING_SINCE),
+            "on_agendas": 4,
+            "without_broker": NamedCount(2),
+            "broker_error": "out of memory",
+        },
+    ],
+)
+def test_error_of_a_node_is_shown_to_those_who_may_see_nodes(given: dict[str, Any]) -> None:
+    def summary(*, nodes: bool) -> str:
+        return str(assess(facts(**given).visible(jobs=True, nodes=nodes)).issues[0].summary)
+
+    assert "Error: out of memory." in summary(nodes=True)
+    assert "out of memory" not in summary(nodes=False)
+
+
 def test_broker_remedy_depends_on_whether_another_node_reaches_it() -> None:
     some, all_of_them = (only(without_broker=NamedCount(number)).remedy for number in (1, 2))
 
@@ -1307,6 +1332,8 @@ def test_facts_default_to_a_system_without_work() -> None:
         "last_heartbeat": None,
         "stalled_since": None,
         "without_broker_since": None,
+        "lock_error": "",
+        "broker_error": "",
         "clock_step": timedelta(0),
         "namespaces_overlap": False,
         "lacks_task_modules": False,

@@ -351,6 +351,7 @@ def test_node_leads_by_hashing_while_the_lock_is_unavailable(
     assert "no route to the lock" in a.lock_error
     assert (a.shards, b.shards) == shares
     assert list(Node.objects.values_list("degraded", flat=True)) == [True, True]
+    assert all("no route to the lock" in row.lock_error for row in Node.objects.all())
     lock.unreachable = False
     beat(a, b, times=3)
     assert (a.degraded, b.degraded) == (False, False)
@@ -621,7 +622,7 @@ def test_node_without_broker_gives_its_shards_to_a_node_with_broker(
     a, b = node(lock, "a"), node(lock, "b")
     beat(a, b)
     shares = a.shards, b.shards
-    a.broker_unreachable = lambda: True
+    a.broker_error = lambda: "out of memory"
     beat(a, b)
     assert (a.shards, b.shards) == shares, "not at once: the outage may be brief"
     unreachable_for(a, 7)
@@ -629,10 +630,11 @@ def test_node_without_broker_gives_its_shards_to_a_node_with_broker(
     beat(a, b)
     assert (a.shards, b.shards) == (frozenset(), ALL)
     assert not a.ring_changed()
+    assert Node.objects.get(pk=a.id).broker_error == "out of memory"
     assert "shards_without_broker" in [vars(record)["event"] for record in caplog.records]
     monotonic, passed = a._clock.monotonic, [0.0]
     a._clock.monotonic = lambda: monotonic() + passed[0]  # type: ignore[method-assign]
-    a.broker_unreachable = lambda: False
+    a.broker_error = lambda: ""
     beat(a, b)
     assert a.shards == frozenset(), "the node doesn't return at once, either"
     passed[0] = 7.0
@@ -647,15 +649,23 @@ def test_no_shard_moves_if_no_node_reaches_the_broker(lock: Lock) -> None:
     beat(a, b)
     shares = a.shards, b.shards
     for each in (a, b):
-        each.broker_unreachable = lambda: True
+        each.broker_error = lambda: "out of memory"
         unreachable_for(each, 7)
     beat(a, b, times=3)
     assert (a.shards, b.shards) == shares
     for each in (a, b):
-        each.broker_unreachable = lambda: False
+        each.broker_error = lambda: ""
     beat(a, b)
     assert (a.shards, b.shards) == shares
-    assert not Node.objects.exclude(broker_unreachable_since=None).exists()
+    assert not Node.objects.exclude(broker_unreachable_since=None, broker_error="").exists()
+
+
+def test_heartbeat_stores_an_error_that_is_long_or_contains_nul(lock: Lock) -> None:
+    a = node(lock, "a")
+    a.broker_error = lambda: "\0" + 300 * "x"
+    beat(a)
+    stored = Node.objects.get().broker_error
+    assert (len(stored), stored[:2]) == (200, "\N{REPLACEMENT CHARACTER}x")
 
 
 def test_heartbeat_stores_the_clock_doubt(lock: Lock) -> None:
@@ -669,7 +679,7 @@ def test_heartbeat_stores_the_clock_doubt(lock: Lock) -> None:
 
 def test_single_node_keeps_its_shards_without_broker(lock: Lock) -> None:
     a = node(lock, "a")
-    a.broker_unreachable = lambda: True
+    a.broker_error = lambda: "out of memory"
     unreachable_for(a, 60)
     beat(a)
     assert a.shards == ALL

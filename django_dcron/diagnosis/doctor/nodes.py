@@ -137,7 +137,7 @@ def _check_lock(window: Window, groups: Groups, lock: Lock, findings: Findings) 
         findings.add(
             Code.LOCK_UNREACHABLE,
             LOCK,
-            f"{with_full_stop(error)} Nodes that can't reach the lock server assign shards by "
+            f"{with_full_stop(error)} Nodes that can't use the lock server assign shards by "
             "hash. Check the lock server and the network.",
         )
 

@@ -61,8 +61,11 @@ def node_sentences(data: ExplanationData) -> list[Sentence]:
     sentences = [_live_nodes_sentence(data)]
     live = data.live_nodes
     if live and all(node.broker_unreachable_since for node in live):
-        text = _("No live node can reach the broker. Check that the broker is running.")
+        text = _("No live node can use the broker. Check that the broker is running and not full.")
         sentences.append(Sentence("no_broker", text))
+        if error := next((node.broker_error for node in live if node.broker_error), ""):
+            text = _("Error of the broker: %(error)s")
+            sentences.append(Sentence("broker_error", text, error=error))
     return sentences
 
 

@@ -32,9 +32,15 @@ class Absence(StrEnum):
 TEXTS = {
     Absence.NODE: "No node is running. Start one with manage.py runcron.",
     Absence.WORKER: "No worker starts the run.",
-    Absence.BROKER: "No node can reach the broker. Check that the broker is running.",
+    Absence.BROKER: "No node can use the broker. Check that the broker is running and not full.",
 }
 """The messages if the health verdict has no issue about the absence."""
+
+PROBLEMS = {
+    Absence.NODE: {Problem.NO_LIVE_NODE, Problem.DATABASE_READ_ONLY},
+    Absence.BROKER: {Problem.NO_BROKER, Problem.BROKER_UNREACHABLE},
+}
+"""The problems that explain an absence."""
 
 
 class FoundAbsence(NamedTuple):
@@ -95,8 +101,7 @@ def _issues_of_queue(run: Run, verdict: Verdict) -> Iterator[Issue]:
 def _message(run: Run, absence: Absence, verdict: Verdict) -> str:
     if absence is Absence.WORKER:
         found = _problems_of_workers(run, verdict)
-    elif absence is Absence.BROKER:
-        found = []
     else:
-        found = [str(issue) for issue in verdict.issues if issue.problem is Problem.NO_LIVE_NODE]
+        problems = PROBLEMS[absence]
+        found = [str(issue) for issue in verdict.issues if issue.problem in problems]
     return next(iter(found), TEXTS[absence])

@@ -138,9 +138,13 @@ class SystemFacts:
     """Live nodes whose ticks fail."""
     stalled_since: datetime | None = None
     degraded: NamedCount = NamedCount()
-    """Live nodes that can't reach the lock server."""
+    """Live nodes that can't use the lock server."""
+    lock_error: str = ""
+    """The error of one of them. Empty: unknown."""
     without_broker: NamedCount = NamedCount()
-    """Live nodes that couldn't reach the broker when they last tried to dispatch."""
+    """Live nodes whose messages the broker didn't accept when they last tried to dispatch."""
+    broker_error: str = ""
+    """The error of one of them. Empty: unknown."""
     without_broker_since: datetime | None = None
     clock_doubted_by: NamedCount = NamedCount()
     """Live nodes that saw the database's clock jump and don't follow it yet."""
@@ -284,7 +288,9 @@ class SystemFacts:
                 stalled=facts.stalled.unnamed,
                 without_shards=facts.without_shards.unnamed,
                 degraded=facts.degraded.unnamed,
+                lock_error="",
                 without_broker=facts.without_broker.unnamed,
+                broker_error="",
                 clock_doubted_by=facts.clock_doubted_by.unnamed,
                 skewed=facts.skewed.unnamed,
                 unserved=facts.unserved.unnamed,

@@ -17,7 +17,7 @@ from django_dcron.policies.health.problems import (
     bounded_number,
     issues_of_lists,
 )
-from django_dcron.utils.messages import TranslatableText, ngettext
+from django_dcron.utils.messages import TranslatableText, ngettext, with_full_stop
 from django_dcron.utils.messages import gettext_noop as _
 
 _STALLED = {
@@ -52,7 +52,7 @@ _IMPAIRED = {
     Problem.NODE_DEGRADED: ListedProblem(
         "nodes",
         lambda facts: facts.degraded,
-        _("Nodes that can't reach the lock server: %(nodes)s."),
+        _("Nodes that can't use the lock server: %(nodes)s."),
         _(
             "Check the lock server and the network. Nodes may duplicate work, but no run starts "
             "twice."
@@ -168,17 +168,22 @@ def _broker_issue(facts: SystemFacts) -> Iterator[Issue]:
         yield Issue(
             Problem.NO_BROKER,
             Severity.ERROR,
-            ngettext(
-                "The broker has accepted no messages for %(age)s: %(runs)s run awaiting dispatch.",
-                "The broker has accepted no messages for %(age)s: %(runs)s runs awaiting dispatch.",
-                facts.on_agendas,
-                age=age_text(facts.now - overdue.since),
-                runs=bounded_number(facts.on_agendas),
+            _with_error(
+                ngettext(
+                    "The broker has accepted no messages for %(age)s: "
+                    "%(runs)s run awaiting dispatch.",
+                    "The broker has accepted no messages for %(age)s: "
+                    "%(runs)s runs awaiting dispatch.",
+                    facts.on_agendas,
+                    age=age_text(facts.now - overdue.since),
+                    runs=bounded_number(facts.on_agendas),
+                ),
+                facts.broker_error,
             ),
             TranslatableText(
                 _(
-                    "Check that the broker is running and reachable from the nodes, and check the "
-                    "nodes' logs."
+                    "Check that the broker is running, reachable from the nodes and not full, and "
+                    "check the nodes' logs."
                 )
             ),
             overdue.since,
@@ -227,7 +232,9 @@ def _overdue_cursor_issue(facts: SystemFacts) -> Iterator[Issue]:
 
 
 def configuration_issues(facts: SystemFacts) -> Iterator[Issue]:
-    yield from issues_of_lists(facts, _IMPAIRED)
+    for issue in issues_of_lists(facts, _IMPAIRED):
+        error = facts.lock_error if issue.problem is Problem.NODE_DEGRADED else ""
+        yield replace(issue, summary=_with_error(issue.summary, error))
     if facts.without_broker and not _explained_by_no_broker(facts):
         yield _without_broker(facts)
     if facts.clock_doubted_by:
@@ -264,7 +271,7 @@ def configuration_issues(facts: SystemFacts) -> Iterator[Issue]:
 
 
 def _explained_by_no_broker(facts: SystemFacts) -> bool:
-    """Return whether no live node can reach the broker, which ``NO_BROKER`` reports already."""
+    """Return whether no live node can use the broker, which ``NO_BROKER`` reports already."""
     return bool(facts.on_agendas) and facts.without_broker.number == facts.live_nodes
 
 
@@ -279,14 +286,17 @@ def _without_broker(facts: SystemFacts) -> Issue:
         )
     else:
         remedy = TranslatableText(
-            _("Check that the broker is running. Runs wait until a node can reach the broker.")
+            _("Check that the broker is running and not full. Runs wait until it accepts messages.")
         )
     issue = _about_nodes(
         Problem.BROKER_UNREACHABLE,
-        TranslatableText(
-            _("Nodes that can't reach the broker: %(nodes)s. Longest outage: %(age)s."),
-            nodes=facts.without_broker.listed,
-            age=age_text(age),
+        _with_error(
+            TranslatableText(
+                _("Nodes that can't use the broker: %(nodes)s. Longest outage: %(age)s."),
+                nodes=facts.without_broker.listed,
+                age=age_text(age),
+            ),
+            facts.broker_error,
         ),
         remedy,
         facts.without_broker,
@@ -312,6 +322,15 @@ def _clock_in_doubt(facts: SystemFacts) -> Issue:
             _("Check NTP on the database server. Nodes adopt the new time if it lasts.")
         ),
         facts.clock_doubted_by,
+    )
+
+
+def _with_error(summary: TranslatableText, error: str) -> TranslatableText:
+    """Append the error if it is known and the reader may see it."""
+    if not error:
+        return summary
+    return TranslatableText(
+        _("%(summary)s Error: %(error)s"), summary=summary, error=with_full_stop(error)
     )
 
 

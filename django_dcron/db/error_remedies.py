@@ -1,4 +1,4 @@
-"""Say what to do about a database error that ended a command."""
+"""Recognize what a database error means for the user, and say what to do about it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,30 @@ MISSING = re.compile(
     re.DOTALL,
 )
 
+READ_ONLY = re.compile(r"read[ -]?only", re.IGNORECASE)
+NO_CONNECTION_LEFT = re.compile(
+    r"too many (clients|connections)|too many active connections"
+    r"|connection slots are reserved|max_user_connections",
+    re.IGNORECASE,
+)
+
+
+def accepts_no_connections(error: Exception) -> bool:
+    """Return whether the database refuses a connection because it has reached its limit."""
+    return bool(NO_CONNECTION_LEFT.search(str(error)))
+
 
 def with_remedy(error: Exception) -> str:
     """Return the error's text in one line, followed by what to do about it."""
-    return f"{with_full_stop(in_one_line(error))} {_remedy_for(error)}"
+    return f"{with_full_stop(in_one_line(error))} {remedy_for(error)}"
 
 
-def _remedy_for(error: Exception) -> str:
-    """Return what to do about a missing table or an unreachable database, in one sentence."""
+def remedy_for(error: Exception) -> str:
+    """Return what to do about the error, in one sentence. It quotes nothing from the error."""
     if MISSING.search(str(error)):
         return "Run manage.py migrate."
+    if READ_ONLY.search(str(error)):
+        return "Make the database writable, or connect to the primary server."
+    if accepts_no_connections(error):
+        return "Close unused connections, or raise the connection limit of the database."
     return "Check that the database is running and that its settings are correct."

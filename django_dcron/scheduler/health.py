@@ -205,7 +205,7 @@ def _warnings(facts: NodeFacts) -> list[str]:
     ]
     if facts.database_unreachable_since:
         since = f"{facts.database_unreachable_since:%Y-%m-%d %H:%M:%S} UTC"
-        reasons.append(f"the database has been unreachable since {since}: {facts.database_error}")
+        reasons.append(f"the database has been unusable since {since}: {facts.database_error}")
     if facts.blocked_steps:
         steps = (f"{name} for {age:.0f} s" for name, age in sorted(facts.blocked_steps.items()))
         reasons.append(

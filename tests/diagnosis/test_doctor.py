@@ -18,6 +18,7 @@ from pytest_django import Settings
 from django_dcron import control, targets
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
+from django_dcron.diagnosis import system_health
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.diagnosis.doctor.jobs import PLACE_CURSOR
 from django_dcron.diagnosis.doctor.releases import RECENT, _releases_side_by_side, _Start
@@ -626,6 +627,15 @@ def test_dead_node_is_a_note_if_another_code_reports_the_loss(system: System) ->
     Node.objects.update(heartbeat_at=system.latest - HOUR)
     assert system.codes() == {Code.NO_LIVE_NODE}
     assert notes_about(system, f": {system.node.name} after ") == 1
+
+
+def test_no_node_counts_as_dead_while_the_database_is_read_only(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system_health, "refuses_writes", lambda using: True)
+    Node.objects.update(heartbeat_at=system.latest - HOUR)
+    assert system.codes() == {Code.DATABASE_READ_ONLY}
+    assert notes_about(system, f" {system.node.name} after ") == 0
 
 
 def test_dead_node_of_a_namespace_without_other_nodes_is_found(system: System) -> None:

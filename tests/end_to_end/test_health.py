@@ -106,7 +106,7 @@ def test_node_is_unfit_while_the_database_is_unreachable_for_long(
         if how == "stopped":
             wait_for_probe(path, fit=False, saying="a is unfit: no tick has succeeded for ")
             assert any(
-                message.startswith("the database has been unreachable since ")
+                message.startswith("the database has been unusable since ")
                 for message in file_says(path)["reasons"]
             )
             assert file_says(path)["database_unreachable_since"]

@@ -131,7 +131,7 @@ def test_node_without_database_is_not_ready_and_then_unfit(
     database_server.stop()
     try:
         wait_until(lambda: get("/readyz")[0] == 503, TIMEOUT, what="a node that is not ready")
-        assert "the database has been unreachable since " in get("/readyz")[1]
+        assert "the database has been unusable since " in get("/readyz")[1]
         wait_for_codes(get, 200, 503, 503)
         assert shown(get)["status"] == "unfit"
     finally:

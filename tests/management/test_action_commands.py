@@ -24,6 +24,7 @@ from pytest_django import Settings
 from django_dcron import control, targets
 from django_dcron.db.error_remedies import with_remedy
 from django_dcron.db.now import database_now
+from django_dcron.diagnosis import system_health
 from django_dcron.diagnosis.run_history import EMPTY_LOG
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.jobs import saving
@@ -1908,3 +1909,29 @@ def test_commands_report_errors_of_checks_but_no_warnings(settings: Settings) ->
 )
 def test_missing_table_leads_to_migrate(error: str, is_missing: bool) -> None:
     assert ("manage.py migrate" in with_remedy(DatabaseError(error))) is is_missing
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("cannot execute SELECT FOR UPDATE in a read-only transaction", "writable"),
+        ("(1290, 'The MariaDB server is running with the --read-only option')", "writable"),
+        ("(1792, 'Cannot execute statement in a READ ONLY transaction')", "writable"),
+        ("attempt to write a readonly database", "writable"),
+        ("FATAL: sorry, too many clients already", "connection limit"),
+        ("FATAL: remaining connection slots are reserved for superusers", "connection limit"),
+        ("(1040, 'Too many connections')", "connection limit"),
+        ("(1203, 'User a has more than max_user_connections')", "connection limit"),
+    ],
+)
+def test_refusal_of_a_running_database_has_its_own_remedy(error: str, remedy: str) -> None:
+    assert remedy in with_remedy(DatabaseError(error))
+
+
+def test_nodes_without_heartbeats_in_a_read_only_database_may_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_node(heartbeat_at=database_now("default") - timedelta(hours=1))
+    monkeypatch.setattr(system_health, "refuses_writes", lambda using: True)
+    code, _, error = calling.call("nodes")
+    assert (code, "read-only" in error, "runcron" in error) == (1, True, False)

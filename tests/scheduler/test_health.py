@@ -55,7 +55,7 @@ def judged(**facts: Any) -> NodeHealth:
 # --- the verdict --------------------------------------------------------------------------------
 
 UNREACHABLE = {"database_unreachable_since": START, "database_error": "refused"}
-UNREACHABLE_REASON = "the database has been unreachable since 2026-03-01 12:00:00 UTC: refused"
+UNREACHABLE_REASON = "the database has been unusable since 2026-03-01 12:00:00 UTC: refused"
 LOCK_FAILS = {"lock_degraded": True, "lock_error": "read-only"}
 LOCK_REASON = "shards are assigned by hash, without locks: read-only"
 BROKER_FAILS = {"broker_unreachable": True, "broker_error": "out of memory"}

@@ -264,7 +264,7 @@ def test_node_in_database_backoff_does_not_hang(
 @pytest.mark.parametrize(
     ("message", "before", "reason"),
     [
-        ("connection refused", "degraded", "the database has been unreachable since "),
+        ("connection refused", "degraded", "the database has been unusable since "),
         ("database is locked", "ok", "no tick has succeeded for "),
     ],
 )

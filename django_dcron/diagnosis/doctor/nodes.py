@@ -46,6 +46,8 @@ def examine_nodes(window: Window, findings: Findings, lock: Lock, verdict: Verdi
     for node in live:
         groups[node.namespace].append(node)
     _check_lock(window, groups, lock, findings)
+    if verdict.facts.database_read_only:
+        return []  # No node can write a heartbeat, so a missing one says nothing.
     noted = []
     for node in cluster.dead_nodes(nodes):
         if loss := _unreported_loss(node, live, findings, verdict):
@@ -83,7 +85,7 @@ def _unreported_loss(node: Node, live: list[Node], findings: Findings, verdict: 
         return "the live nodes don't lead all shards yet"
     unserved = verdict.facts.unserved
     if (
-        {Problem.DATABASE_READ_ONLY, Problem.NO_LIVE_NODE} & set(verdict.problems)
+        Problem.NO_LIVE_NODE in verdict.problems
         or node.namespace in unserved.names
         or unserved.number > len(unserved.names)
         or (unserved and not node.namespace)

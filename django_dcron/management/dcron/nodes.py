@@ -17,6 +17,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.diagnosis import cluster
+from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.freezes import warn_of_freezes
 from django_dcron.management.dcron.output import (
@@ -34,6 +35,7 @@ from django_dcron.management.dcron.output import (
     seconds,
 )
 from django_dcron.models import Node
+from django_dcron.policies.health.problems import Problem
 from django_dcron.utils import time_format
 
 HELP = (
@@ -76,8 +78,12 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         out.table(columns, (list(_cells(node)) for node in found))
     if any(cluster.is_live(node) for node in found):
         return
+    namespace = options["namespace"]
+    for issue in read_verdict(namespace).issues:
+        if issue.problem is Problem.DATABASE_READ_ONLY:  # Running nodes can't write heartbeats.
+            raise negative_result(str(issue))
     start = "To start one: manage.py runcron"
-    if namespace := options["namespace"]:
+    if namespace:
         raise negative_result(
             f"No node that serves namespace {namespace!r} is live, so its jobs won't start. "
             f"{start} --namespace {shlex.quote(namespace)}"

@@ -36,7 +36,7 @@ def verdict_as_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def error_as_json(code: str, reason: str) -> dict[str, Any]:
+def error_as_json(code: str, reason: str, remedy: str) -> dict[str, Any]:
     """Return the object for a database that can't be read, so that there is no verdict."""
     return {
         "status": SystemStatus.UNFIT.value,
@@ -47,7 +47,7 @@ def error_as_json(code: str, reason: str) -> dict[str, Any]:
                 "code": code,
                 "severity": Severity.ERROR.value,
                 "summary": reason,
-                "remedy": "",
+                "remedy": remedy,
                 "since": None,
                 "figures": {},
             }

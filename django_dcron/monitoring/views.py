@@ -20,6 +20,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from django_dcron.db.contention import is_contention
+from django_dcron.db.error_remedies import accepts_no_connections, remedy_for
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import limited_lock_waits
@@ -34,6 +35,8 @@ logger = logging.getLogger("django_dcron.monitoring")
 
 DATABASE_UNUSABLE = "the database is unreachable or lacks the tables of django_dcron; see the log"
 DATABASE_LOCKED = "another session has locked tables of django_dcron in the database; see the log"
+DATABASE_FULL = "the database accepts no further connections; see the log"
+END_LOCK = "Find the session that holds the lock, and end it if necessary."
 
 View = Callable[[HttpRequest], HttpResponse]
 
@@ -64,7 +67,7 @@ def readyz(request: HttpRequest) -> RenderedResponse:
         missing = missing_migration()
     except (DatabaseError, InterfaceError) as error:
         _log(error)
-        return text_response(DATABASE_UNUSABLE, healthy=False)
+        return text_response(_reason_for(error), healthy=False)
     return text_response(
         f"migration missing: {missing}; run manage.py migrate" if missing else "ok",
         healthy=not missing,
@@ -85,10 +88,18 @@ def health(request: HttpRequest) -> RenderedResponse:
         return json_response(content, healthy=verdict.status is not SystemStatus.UNFIT)
     except (DatabaseError, InterfaceError) as error:
         _log(error)
-        is_locked = is_contention(error)
-        code = "database_locked" if is_locked else "database_unusable"
-        reason = DATABASE_LOCKED if is_locked else DATABASE_UNUSABLE
-        return json_response(health_json.error_as_json(code, reason), healthy=False)
+        if is_contention(error):
+            content = health_json.error_as_json("database_locked", DATABASE_LOCKED, END_LOCK)
+        else:
+            content = health_json.error_as_json(
+                "database_unusable", _reason_for(error), remedy_for(error)
+            )
+        return json_response(content, healthy=False)
+
+
+def _reason_for(error: Exception) -> str:
+    """Return what is known, without the error's text, which may contain secrets."""
+    return DATABASE_FULL if accepts_no_connections(error) else DATABASE_UNUSABLE
 
 
 def _may(request: HttpRequest, permission: str) -> bool:

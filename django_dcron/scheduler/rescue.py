@@ -227,7 +227,7 @@ def _report_redelivered(runs: list[Run], now: datetime) -> None:
     oldest = runs[0]
     logger.warning(
         "runs redelivered: runs=%d first=%s queue=%s waited=%.0fs reason=no worker started them; "
-        "if no worker of this queue is running, start one",
+        "check that workers of this queue are running and can use the database",
         len(runs),
         oldest.job,
         queue_name(oldest.job.target, oldest.job.queue) or "-",

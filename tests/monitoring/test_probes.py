@@ -238,16 +238,29 @@ def test_missing_tables_are_reported_without_details(
     message = views.DATABASE_UNUSABLE
     response = client.get(url("readyz"))
     assert (response.status_code, response.content.decode()) == (503, f"{message}\n")
-    assert health(client) == (503, unfit("database_unusable", message))
+    remedy = "Run manage.py migrate."
+    assert health(client) == (503, unfit("database_unusable", message, remedy))
     assert "db.internal" in caplog.text
 
 
-def unfit(code: str, message: str) -> dict[str, Any]:
+def test_exhausted_connections_are_reported_without_details(client: Client) -> None:
+    def refuse(*arguments: Any) -> Any:
+        raise OperationalError("db.internal: FATAL: sorry, too many clients already")
+
+    with connection.execute_wrapper(refuse):
+        assert client.get(url("readyz")).content.decode() == f"{views.DATABASE_FULL}\n"
+        status, shown = health(client)
+    assert (status, shown["summary"]) == (503, views.DATABASE_FULL)
+    assert "connection limit" in shown["problems"][0]["remedy"]
+    assert "db.internal" not in str(shown)
+
+
+def unfit(code: str, message: str, remedy: str) -> dict[str, Any]:
     problem = {
         "code": code,
         "severity": "error",
         "summary": message,
-        "remedy": "",
+        "remedy": remedy,
         "since": None,
         "figures": {},
     }
@@ -261,10 +274,13 @@ def test_health_reports_a_locked_table(
 ) -> None:
     monkeypatch.setattr(session_limits, "READ_LOCK_TIMEOUT", timedelta(milliseconds=100))
     with keeping_open(lock_runs):
-        assert health(client) == (503, unfit("database_locked", views.DATABASE_LOCKED))
+        assert health(client) == (
+            503,
+            unfit("database_locked", views.DATABASE_LOCKED, views.END_LOCK),
+        )
         page = admin_client.get(reverse("admin:index")).content.decode()
         assert "Another session has locked tables of django-dcron" in page
-    assert health(client)[1]["problems"][:1] != unfit("database_locked", "")["problems"]
+    assert health(client)[1]["problems"][:1] != unfit("database_locked", "", "")["problems"]
     assert has_usual_lock_limit()
 
 

@@ -28,10 +28,15 @@ def may_start_again(job: Job) -> bool:
 
 
 def why_not_paused(job: Job) -> TranslatableText | None:
-    """Return why the job isn't paused again, or None. A paused job keeps its reason and end."""
+    """Return why the job isn't paused again, or None. A paused job keeps its reason and end.
+
+    A job that awaits a handover is paused, so that the handover doesn't enable it.
+    """
     if job.is_finished:
         return TranslatableText(_FINISHED)
-    return None if job.enabled else TranslatableText(_("The job is already paused."))
+    if job.enabled or job.awaits_handover:
+        return None
+    return TranslatableText(_("The job is already paused."))
 
 
 def is_paused_already(error: Exception | None) -> bool:

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_dcron.models.exact_text import ExactCharField
 from django_dcron.models.job_settings import JobSettings
-from django_dcron.models.job_states import DISABLED_BY_SYNC, EXHAUSTED
+from django_dcron.models.job_states import DISABLED_BY_SYNC, EXHAUSTED, HANDOVER_REASONS
 from django_dcron.models.job_validation import definition_errors
 from django_dcron.models.shards import ShardedQuerySet
 from django_dcron.policies.job_labels import label_of
@@ -132,6 +132,11 @@ class Job(JobSettings):
     def is_disabled_by_sync(self) -> bool:
         """Whether a sync disabled the job and nobody has paused it since."""
         return not self.enabled and self.pause_reason in DISABLED_BY_SYNC
+
+    @property
+    def awaits_handover(self) -> bool:
+        """Whether an import or a handover paused the job, and the next handover enables it."""
+        return not self.enabled and self.pause_reason in HANDOVER_REASONS
 
     def clean_fields(
         self,

@@ -17,7 +17,12 @@ from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict, InvalidValue, NotPossible
 from django_dcron.jobs import pausing
 from django_dcron.models import Calendar, Cursor, Job, Run, Statistics
-from django_dcron.models.job_states import DECLARED_DISABLED, EXHAUSTED, NO_LONGER_DECLARED
+from django_dcron.models.job_states import (
+    AUTOMATIC_PAUSES,
+    DECLARED_DISABLED,
+    HANDOVER_REASONS,
+    NO_LONGER_DECLARED,
+)
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.testing import set_clock
@@ -249,12 +254,23 @@ def test_pause_that_does_not_replace_keeps_reason_and_end_of_an_earlier_one() ->
     }
 
 
-@pytest.mark.parametrize("reason", [EXHAUSTED, NO_LONGER_DECLARED, DECLARED_DISABLED])
+@pytest.mark.parametrize("reason", AUTOMATIC_PAUSES)
 def test_pause_that_does_not_replace_replaces_an_automatic_pause(reason: str) -> None:
     job = make_idle_job()
     Job.objects.update(enabled=False, pause_reason=reason)
     assert control.pause_many([job], "deploy", replace=False) == {}
     assert Job.objects.get().pause_reason == "deploy"
+
+
+@pytest.mark.parametrize("reason", HANDOVER_REASONS)
+def test_pause_with_an_end_does_not_end_the_wait_for_a_handover(reason: str) -> None:
+    waiting = make_idle_job()
+    Job.objects.update(enabled=False, pause_reason=reason)
+    until = database_now("default") + timedelta(hours=1)
+    refused = control.pause_many([waiting], "deploy", until, replace=False)
+    assert getattr(refused[0], "code", "") == "paused"
+    job = Job.objects.get()
+    assert (job.pause_reason, job.paused_until) == (reason, None)
 
 
 @pytest.mark.parametrize("replace", [True, False])

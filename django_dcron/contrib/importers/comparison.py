@@ -19,15 +19,12 @@ from typing import Any
 from django.db import DatabaseError
 
 from django_dcron.contrib.importers.entry_plans import (
-    ARRIVED_PAUSED,
     DEFAULT_OPTIONS,
     PAUSE,
     PROBLEMS,
-    WAITS_FOR_HANDOVER,
     ComparisonOptions,
     EntryPlan,
     ImportOutcome,
-    awaits_handover,
     differing_values,
     pause_of_finished,
     store_origin,
@@ -49,6 +46,7 @@ from django_dcron.contrib.importers.source_contents import (
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.representation import portable_document
 from django_dcron.models import Job
+from django_dcron.models.job_states import ARRIVED_PAUSED, WAITS_FOR_HANDOVER
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.targets.shadow import PREFIX, is_shadow
 
@@ -129,7 +127,7 @@ def awaiting_handover(plans: Iterable[EntryPlan]) -> list[Job]:
         and plan.existing.pk not in remaining
         and plan.outcome not in NOT_HANDED_OVER
     ]
-    return [job for job in jobs if is_shadow(job.target) or awaits_handover(job)]
+    return [job for job in jobs if is_shadow(job.target) or job.awaits_handover]
 
 
 def _with_duplicates(
@@ -144,7 +142,7 @@ def _with_duplicates(
     others = {
         work: job
         for job in jobs.exclude(import_source=stored_source(options.source)).order_by("-pk")
-        if job.enabled or awaits_handover(job)
+        if job.enabled or job.awaits_handover
         for work in _works_of(job)
     }
     return [
@@ -184,7 +182,7 @@ def _waits(matched: EntryMatch) -> bool:
         job is not None
         and not matched.entry.omitted
         and matched.entry.is_enabled
-        and (is_shadow(job.target) or awaits_handover(job))
+        and (is_shadow(job.target) or job.awaits_handover)
     )
 
 
@@ -198,7 +196,7 @@ def _stays_shadow(matched: EntryMatch, options: ComparisonOptions) -> bool:
 
 def _as_shadow(matched: EntryMatch) -> EntryMatch:
     job = matched.job
-    may_be_shadow = job is None or is_shadow(job.target) or awaits_handover(job)
+    may_be_shadow = job is None or is_shadow(job.target) or job.awaits_handover
     if not matched.entry.values or matched.entry.has_only_edits or not may_be_shadow:
         return matched
     target = f"{PREFIX}{matched.entry.values['target']}"

@@ -22,18 +22,9 @@ from django_dcron.jobs.portable import check_rules
 from django_dcron.jobs.representation import JOB_FIELDS, portable_document
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Calendar, Job
-from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.models.job_states import ARRIVED_PAUSED, EXHAUSTED
 from django_dcron.policies.job_labels import label_of
 from django_dcron.utils.json_values import same_json
-
-ARRIVED_PAUSED = "imported with --disabled"
-
-HANDED_BACK = "handed back with dcron handover --back"
-
-WAITS_FOR_HANDOVER = "waits for dcron handover, as other jobs of its source do"
-
-HANDOVER_REASONS = frozenset({ARRIVED_PAUSED, HANDED_BACK, WAITS_FOR_HANDOVER})
-"""Why a job is paused until a handover: its source still runs the work."""
 
 PAUSE = ("enabled", "pause_reason", "paused_until")
 
@@ -121,10 +112,6 @@ class ComparisonOptions:
 
 
 DEFAULT_OPTIONS = ComparisonOptions()
-
-
-def awaits_handover(job: Job) -> bool:
-    return not job.enabled and job.pause_reason in HANDOVER_REASONS
 
 
 def working_job(plan: EntryPlan) -> Job | None:

@@ -26,9 +26,7 @@ from django.db.models import F, Max
 from django_dcron import control
 from django_dcron.contrib.importers.entry_plans import (
     DEFAULT_OPTIONS,
-    HANDED_BACK,
     Changes,
-    awaits_handover,
     differing_values,
     with_values,
 )
@@ -42,6 +40,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.jobs.locking import lock_cursors
 from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.models import Cursor, Job, Run
+from django_dcron.models.job_states import HANDED_BACK
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.policies.lifecycle import State, Trigger, states_before
 from django_dcron.runs import endings
@@ -108,7 +107,7 @@ def plan_handback(source: str) -> HandbackPlan:
         matched.job
         for matched in matches
         if matched.job
-        and not (matched.job.enabled or awaits_handover(matched.job))
+        and not (matched.job.enabled or matched.job.awaits_handover)
         and not matched.entry.omitted
         and matched.entry.is_enabled
     ]

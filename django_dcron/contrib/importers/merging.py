@@ -21,13 +21,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django_dcron.contrib.importers.entry_plans import (
-    HANDOVER_REASONS,
     PAUSE,
-    WAITS_FOR_HANDOVER,
     ComparisonOptions,
     EntryPlan,
     ImportOutcome,
-    awaits_handover,
     differing_values,
     pause_of_finished,
     store_origin,
@@ -41,7 +38,7 @@ from django_dcron.jobs.batch_reading import origin_of
 from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.representation import portable_document
 from django_dcron.models import Job
-from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.models.job_states import EXHAUSTED, HANDOVER_REASONS, WAITS_FOR_HANDOVER
 from django_dcron.targets.shadow import is_shadow
 
 
@@ -129,11 +126,11 @@ def _new_state(
     overwritten = "enabled" in options.overwrite
     # A source that can't pause (a crontab) leaves a job as it is, unless the job waits for its
     # handover or the user overwrites its state. A finished job counts as enabled.
-    becomes_enabled = overwritten or (starts and awaits_handover(before))
+    becomes_enabled = overwritten or (starts and before.awaits_handover)
     enabled = pause.get("enabled", before.enabled or before.is_finished or becomes_enabled)
     if options.disabled or enabled == before.enabled:
         return _NewState()
-    if awaits_handover(before) and not (starts or overwritten):
+    if before.awaits_handover and not (starts or overwritten):
         return _NewState()
     values = {
         "enabled": enabled,
@@ -148,7 +145,7 @@ def _new_state(
     else:
         reasons = {EXHAUSTED} if retimed else set()
         if starts:
-            reasons |= HANDOVER_REASONS
+            reasons.update(HANDOVER_REASONS)
         if was_enabled is False:
             reasons |= {str(base.get("pause_reason"))} - {""}
         set_by_source = before.pause_reason in reasons
@@ -179,7 +176,7 @@ def _new_pause_base(
     """
     target = updates.get("target", before.target)
     if not options.take_over:
-        if awaits_handover(before) and not _ends_wait(target, options):
+        if before.awaits_handover and not _ends_wait(target, options):
             return {"enabled": False, "pause_reason": before.pause_reason}
         if is_shadow(before.target) and not is_shadow(target):
             return {"enabled": False, "pause_reason": WAITS_FOR_HANDOVER}

@@ -16,10 +16,8 @@ from django.db import IntegrityError, OperationalError, transaction
 
 from django_dcron import control
 from django_dcron.contrib.importers.entry_plans import (
-    ARRIVED_PAUSED,
     EntryPlan,
     ImportOutcome,
-    awaits_handover,
 )
 from django_dcron.contrib.importers.origins import forget_deletions
 from django_dcron.contrib.importers.source_contents import unexpected_error_text
@@ -34,6 +32,7 @@ from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN, save_imported
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Cursor, Job, Run
+from django_dcron.models.job_states import ARRIVED_PAUSED
 from django_dcron.policies.chains import in_dependency_order
 from django_dcron.policies.job_labels import JobKey, split_label
 from django_dcron.policies.lifecycle import State, Trigger
@@ -316,7 +315,7 @@ def _definition_until_start(plan: EntryPlan, job: Job) -> Job:
     before = plan.existing
     if before is None:
         return job
-    has_waited = awaits_handover(before) or is_shadow(before.target)
+    has_waited = before.awaits_handover or is_shadow(before.target)
     return job if has_waited and is_retimed(before, job) else before
 
 

@@ -35,6 +35,7 @@ from django_dcron.management.dcron.lookup import require_namespace
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job
+from django_dcron.models.job_states import HANDOVER_REASONS
 from django_dcron.policies.health.facts import NamedCount
 from django_dcron.policies.health.problems import Severity
 from django_dcron.utils.control_characters import escape_control_characters
@@ -107,7 +108,6 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
     if not jobs.exists():
         return
     # Only projects that imported jobs need this code.
-    from django_dcron.contrib.importers.entry_plans import HANDOVER_REASONS
     from django_dcron.contrib.importers.other_schedulers import find_edits, find_other_runs
     from django_dcron.contrib.importers.sources import (
         SCHEDULERS,

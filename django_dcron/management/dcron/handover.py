@@ -20,7 +20,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron.conf import settings
 from django_dcron.contrib.importers import celery_config
 from django_dcron.contrib.importers.comparison import shadows_left
-from django_dcron.contrib.importers.entry_plans import PROBLEMS, awaits_handover, working_job
+from django_dcron.contrib.importers.entry_plans import PROBLEMS, working_job
 from django_dcron.contrib.importers.handback import (
     HANDBACK_SOURCES,
     Handback,
@@ -211,7 +211,7 @@ def _not_taken_over(result: ImportResult) -> int:
     blocked = {
         plan.existing.pk
         for plan in result.needed_plans
-        if plan.outcome in PROBLEMS and plan.existing and awaits_handover(plan.existing)
+        if plan.outcome in PROBLEMS and plan.existing and plan.existing.awaits_handover
     }
     return len(blocked | {job.pk for job in shadows_left(result.needed_plans)})
 

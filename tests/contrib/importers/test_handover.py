@@ -14,13 +14,14 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.contrib.importers import celery_beat
-from django_dcron.contrib.importers.entry_plans import ARRIVED_PAUSED, HANDED_BACK, EntryPlan
+from django_dcron.contrib.importers.entry_plans import EntryPlan
 from django_dcron.contrib.importers.source_contents import WRITE_DELAY
 from django_dcron.contrib.importers.writing import CONTINUES, apply_entry_plans
 from django_dcron.jobs import placement
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.management.dcron import importing
 from django_dcron.models import AuditEntry, Cursor, Job, Node, Run
+from django_dcron.models.job_states import ARRIVED_PAUSED, HANDED_BACK
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets.redaction import CHANGED_MASK, MASK
@@ -161,6 +162,20 @@ def test_handover_runs_no_paused_job(mode: str, is_disabled_in_source: bool) -> 
     assert job.pause_reason
     assert run_due() == []
     assert not Run.objects.exists()
+
+
+@pytest.mark.parametrize("waits", ["imported", "handed back"])
+def test_handover_enables_no_job_that_a_pattern_paused(waits: str) -> None:
+    for name in ("p-1", "p-2", "other"):
+        crontab_row(name, **twelve_hours_from_now())
+    call("import", SOURCE, "--apply", *(["--disabled"] if waits == "imported" else []))
+    if waits == "handed back":
+        assert hand_back() == (0, {"jobs": ["other", "p-1", "p-2"]})
+    assert call("pause", "p-*", "--reason", "acme left", "--yes").code == 0
+
+    assert call("handover", SOURCE, "--apply").code == 0
+
+    assert enabled_jobs() == ["other"]
 
 
 def test_handover_of_a_row_that_was_never_imported_keeps_it_paused() -> None:

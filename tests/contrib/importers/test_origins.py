@@ -18,9 +18,6 @@ from django_dcron.contrib.importers.comparison import (
     shadows_left,
 )
 from django_dcron.contrib.importers.entry_plans import (
-    ARRIVED_PAUSED,
-    HANDED_BACK,
-    WAITS_FOR_HANDOVER,
     ComparisonOptions,
     EntryPlan,
     ImportOutcome,
@@ -34,7 +31,12 @@ from django_dcron.contrib.importers.writing import (
 )
 from django_dcron.exceptions import BulkSaveError, Conflict
 from django_dcron.models import AuditAction, AuditEntry, Job
-from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.models.job_states import (
+    ARRIVED_PAUSED,
+    EXHAUSTED,
+    HANDED_BACK,
+    WAITS_FOR_HANDOVER,
+)
 from tests.factories import make_job
 
 pytestmark = pytest.mark.django_db

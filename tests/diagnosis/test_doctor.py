@@ -809,6 +809,7 @@ def test_every_code_is_covered_by_a_test() -> None:
         Code.LOCK_UNREACHABLE,
         Code.LOCK_UNSAFE,
         Code.OTHER_SCHEDULER_RUNS,
+        Code.ENTRY_NOT_IMPORTED,
         Code.WORKER_RELEASES_DIFFER,
         Code.WORKER_OUTDATED,
         Code.DECLARATION_REFUSED,

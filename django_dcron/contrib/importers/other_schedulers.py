@@ -1,4 +1,4 @@
-"""Find schedulers that still run jobs that were imported from them, and edits of their entries.
+"""Find schedulers that still run jobs that were imported from them, and changes of their entries.
 
 Invariants:
 
@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError
-from django.db.models import QuerySet
 
 from django_dcron.contrib.importers import celery_config
-from django_dcron.contrib.importers.comparison import compare_entries
+from django_dcron.contrib.importers.comparison import compare_entries, jobs_without_entry
 from django_dcron.contrib.importers.entry_plans import (
     PAUSE,
     ComparisonOptions,
@@ -33,6 +32,8 @@ from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Job
+from django_dcron.models.job import JobQuerySet
+from django_dcron.models.job_states import HANDOVER_REASONS
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.targets.shadow import PREFIX
 
@@ -52,7 +53,7 @@ class OtherRuns:
     """Why the scheduler probably runs. Empty if there is a ``job``."""
 
 
-def find_other_runs(jobs: QuerySet[Job], since: datetime, now: datetime) -> Iterator[OtherRuns]:
+def find_other_runs(jobs: JobQuerySet, since: datetime, now: datetime) -> Iterator[OtherRuns]:
     """Yield what the schedulers did after ``since``. A source that can't be read is skipped."""
     rows = list(_working(jobs).values_list("pk", "import_source", "updated_at"))
     changed = {job_id: changed_at for job_id, _source, changed_at in rows}
@@ -69,27 +70,54 @@ def find_other_runs(jobs: QuerySet[Job], since: datetime, now: datetime) -> Iter
 
 
 @dataclass(frozen=True, slots=True)
-class SourceEdits:
-    """The entries of a source that someone added or changed there since the last import."""
+class SourceChanges:
+    """What someone changed in a source since the last import.
+
+    Entries have the names that their jobs have or would get.
+    """
 
     source: str
-    names: tuple[str, ...]
-    """The names that the jobs have or would get."""
+    added: tuple[str, ...]
+    """The new enabled entries, whose jobs the next import starts. None if jobs await a handover."""
+    edited: tuple[str, ...]
+    """The other entries that were added or changed."""
+    gone: tuple[Job, ...]
+    """The jobs that are paused until a handover although their entries were deleted."""
 
 
-def find_edits(jobs: QuerySet[Job], now: datetime) -> Iterator[SourceEdits]:
-    """Yield the edits in sources whose jobs run here. A source that can't be read is skipped.
+def find_changes(jobs: JobQuerySet, now: datetime) -> Iterator[SourceChanges]:
+    """Yield the changes in sources whose jobs run here or wait for a handover.
 
-    Disabled entries don't count: after a switch, people disable the entries of the old scheduler.
+    A source that can't be read is skipped. Entries are compared only if jobs of the source run
+    here. Disabled entries don't count: after a switch, people disable the entries of the old
+    scheduler.
     """
-    sources = _working(jobs).order_by().values_list("import_source", flat=True).distinct()
-    for source in sorted(sources):
+    working = set(_working(jobs).order_by().values_list("import_source", flat=True))
+    waiting = {job.pk: job.import_source for job in awaiting_jobs(jobs)}
+    for source in sorted({*working, *waiting.values()}):
         with suppress(SourceProblem, DatabaseError):
             plans = compare_entries(
                 SCHEDULERS[source].read(now).entries, options=ComparisonOptions(source=source)
             )
-            if names := tuple(str(plan) for plan in plans if _is_edited(plan)):
-                yield SourceEdits(source, names)
+            edited = [plan for plan in plans if source in working and _is_edited(plan)]
+            yield SourceChanges(
+                source,
+                tuple(str(plan) for plan in edited if _is_added(plan)),
+                tuple(str(plan) for plan in edited if not _is_added(plan)),
+                tuple(job for job in jobs_without_entry(source, plans) if job.pk in waiting),
+            )
+
+
+def awaiting_jobs(jobs: JobQuerySet) -> JobQuerySet:
+    """Return the jobs of known schedulers that are paused until a handover."""
+    return jobs.filter(
+        enabled=False, pause_reason__in=HANDOVER_REASONS, import_source__in=[*SCHEDULERS]
+    )
+
+
+def _is_added(plan: EntryPlan) -> bool:
+    is_new = plan.outcome is ImportOutcome.CREATE
+    return is_new and plan.job is not None and plan.job.enabled
 
 
 def _is_edited(plan: EntryPlan) -> bool:
@@ -98,7 +126,7 @@ def _is_edited(plan: EntryPlan) -> bool:
     return plan.outcome is ImportOutcome.CHANGE and not plan.changes.keys() <= set(PAUSE)
 
 
-def _working(jobs: QuerySet[Job]) -> QuerySet[Job]:
+def _working(jobs: JobQuerySet) -> JobQuerySet:
     """Return the jobs that are enabled and do the work of an entry of a known scheduler."""
     return jobs.filter(enabled=True, import_source__in=[*SCHEDULERS]).exclude(
         target__startswith=PREFIX

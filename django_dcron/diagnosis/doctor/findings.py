@@ -63,6 +63,7 @@ class Code(StrEnum):
     NAMESPACE_UNSERVED = "namespace_unserved"
     NO_SHARD_LED = "no_shard_led"
     OTHER_SCHEDULER_RUNS = "other_scheduler_runs"
+    ENTRY_NOT_IMPORTED = "entry_not_imported"
     # Runs.
     RUN_OVERDUE = "run_overdue"
     RUN_UNDELIVERED = "run_undelivered"
@@ -106,6 +107,7 @@ WARNINGS = frozenset(
         Code.CURSOR_OUTDATED,
         Code.NEVER_FIRES,
         Code.OTHER_SCHEDULER_RUNS,
+        Code.ENTRY_NOT_IMPORTED,
         Code.STARTED_EARLY,
         Code.NODE_DEAD,
         Code.NO_SHARD_LED,

@@ -9,6 +9,8 @@ Exit codes:
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -35,7 +37,6 @@ from django_dcron.management.dcron.lookup import require_namespace
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Job
-from django_dcron.models.job_states import HANDOVER_REASONS
 from django_dcron.policies.health.facts import NamedCount
 from django_dcron.policies.health.problems import Severity
 from django_dcron.utils.control_characters import escape_control_characters
@@ -99,8 +100,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _find_other_schedulers(window: Window, report: Report) -> None:
     """Add a finding for each imported job that its old scheduler still runs.
 
-    Also add one for each of these schedulers that holds its lock, and a note for each whose entries
-    have changed since the import, or whose jobs wait for the handover.
+    Also add one for each of these schedulers that holds its lock or has new entries, and a note for
+    each whose entries have changed since the import, or whose jobs wait for the handover.
     """
     jobs = Job.objects.using(alias_for(Job)).exclude(import_source="")
     if window.namespace:
@@ -108,9 +109,12 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
     if not jobs.exists():
         return
     # Only projects that imported jobs need this code.
-    from django_dcron.contrib.importers.other_schedulers import find_edits, find_other_runs
+    from django_dcron.contrib.importers.other_schedulers import (
+        awaiting_jobs,
+        find_changes,
+        find_other_runs,
+    )
     from django_dcron.contrib.importers.sources import (
-        SCHEDULERS,
         can_hand_back,
         process_name,
         runs_in_workers,
@@ -143,16 +147,23 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
                     filter(None, (f"{remedy}.", storing_note(each.source), check_again))
                 ),
             )
-    for edits in find_edits(jobs, window.now):
-        entries = number_of(len(edits.names), "entry was", "entries were")
-        report.further_notes.append(
-            f"In {edits.source}, {entries} added or changed since the last import: "
-            f"{NamedCount.of(edits.names).listed}. This has no effect here. To take over the "
-            f"changes: manage.py dcron import {edits.source}"
-        )
-    waiting = jobs.filter(
-        enabled=False, pause_reason__in=HANDOVER_REASONS, import_source__in=[*SCHEDULERS]
-    ).order_by("import_source")
+    gone: list[Job] = []
+    for changes in find_changes(jobs, window.now):
+        gone += changes.gone
+        if changes.added:
+            text = _added_text(changes.source, changes.added)
+            report.findings.add(Code.ENTRY_NOT_IMPORTED, CLUSTER, text)
+        if changes.edited:
+            entries = number_of(len(changes.edited), "entry was", "entries were")
+            report.further_notes.append(
+                f"In {changes.source}, {entries} added or changed since the last import: "
+                f"{NamedCount.of(changes.edited).listed}. This has no effect here. To take over "
+                f"the changes: manage.py dcron import {changes.source}"
+            )
+        if changes.gone:
+            report.further_notes.append(_gone_text(changes.source, changes.gone))
+    waiting = awaiting_jobs(jobs).exclude(pk__in=[job.pk for job in gone])
+    waiting = waiting.order_by("import_source")
     for source in waiting.values_list("import_source", flat=True).distinct():
         named = count_with_names(waiting.filter(import_source=source))
         paused = number_of(named.number, "paused job waits", "paused jobs wait")
@@ -160,6 +171,31 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
             f"{paused} for the handover from {source}: "
             f"{named.listed}. To list all: manage.py dcron list --paused --source {source}"
         )
+
+
+def _added_text(source: str, names: Sequence[str]) -> str:
+    from django_dcron.contrib.importers.sources import process_name
+
+    entries = number_of(len(names), "entry was", "entries were")
+    it = "it" if len(names) == 1 else "them"
+    return (
+        f"In {source}, {entries} added since the last import: {NamedCount.of(names).listed}. No "
+        f"job here runs {it}. To import {it}: manage.py dcron import {source} --apply. If "
+        f"{process_name(source)} still runs, add --disabled."
+    )
+
+
+def _gone_text(source: str, jobs: Sequence[Job]) -> str:
+    names = [str(job) for job in jobs]
+    if len(names) == 1:
+        return (
+            f"1 job is paused because its entry is gone from {source}: {names[0]}. To delete it: "
+            f"manage.py dcron delete {shlex.quote(names[0])}"
+        )
+    return (
+        f"{len(names)} jobs are paused because their entries are gone from {source}: "
+        f"{NamedCount.of(names).listed}. To delete one: manage.py dcron delete JOB"
+    )
 
 
 def _lock() -> Lock:

@@ -1152,12 +1152,52 @@ def test_doctor_names_entries_that_were_edited_after_the_switch() -> None:
     PeriodicTask.objects.filter(name="disabled").update(enabled=False)
     assert not noted()
     PeriodicTask.objects.filter(name="edited").update(args='["new"]')
-    crontab_row("added", **twelve_hours_from_now())
     (note,) = noted()
-    assert "2 entries were" in note
-    assert "added, edited" in note
+    assert "1 entry was" in note
+    assert "import: edited." in note
     Job.objects.update(enabled=False)
     assert not noted(), "the jobs don't run here"
+
+
+def test_doctor_reports_enabled_entries_that_were_added_after_the_switch() -> None:
+    def found() -> list[str]:
+        findings = call("doctor", "--json").json["findings"]
+        return [each["message"] for each in findings if each["code"] == "entry_not_imported"]
+
+    crontab_row("first", **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply").code == 0
+    added = crontab_row("added", **twelve_hours_from_now())
+    (message,) = found()
+    assert "1 entry was added since the last import: added." in message
+    added.enabled = False
+    added.save()
+    assert not found()
+    added.enabled = True
+    added.save()
+    crontab_row("waits", **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply", "--disabled", "--only", "waits").code == 0
+    assert not found(), "the old scheduler still runs the entries"
+    assert call("handover", SOURCE, "--apply").code == 0
+    assert not found()
+
+
+def test_doctor_names_waiting_jobs_whose_entry_is_gone() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    for name in ("kept", "deleted"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply", "--disabled").code == 0
+    PeriodicTask.objects.get(name="deleted").delete()
+
+    def noted() -> list[str]:
+        notes = call("doctor", "--json").json["notes"]
+        return [note for note in notes if "deleted" in note or "kept" in note]
+
+    gone, waiting = noted()
+    assert "deleted" not in waiting
+    assert gone.endswith("manage.py dcron delete deleted")
+    assert call("handover", SOURCE, "--apply").code == 0
+    assert noted() == [gone]
 
 
 def test_handover_without_any_running_job_fails() -> None:

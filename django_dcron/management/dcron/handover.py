@@ -38,7 +38,12 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.import_output import here_and_there
-from django_dcron.management.dcron.import_texts import does_work, refused_texts
+from django_dcron.management.dcron.import_texts import (
+    does_work,
+    refused_texts,
+    resume_texts,
+    stay_paused,
+)
 from django_dcron.management.dcron.importing import (
     ImportResult,
     add_source_options,
@@ -80,8 +85,6 @@ FILES_HAVE_NO_HANDOVER = with_link(
     "and the same options, except --shadow and --disabled. Only then remove its lines, at once.",
     "how-to/migrate.md#a-crontab",
 )
-PAUSED_NAMED = 20
-"""The maximum number of paused jobs that the result names."""
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -131,7 +134,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     result = import_entries(out, options, read_source(options))
     if options["apply"]:
         if not out.is_json and _doctor_detects_runs(options):
-            _show_next_step(out, options["source"])
+            scheduler = process_name(options["source"])
+            check = f"check with manage.py dcron doctor that {scheduler} runs no jobs"
+            out.line(f"In five minutes, {check}.")
         _show_takeover_result(out, options["source"], result)
     else:
         _show_preview_result(out, result)
@@ -143,8 +148,11 @@ def _show_preview_result(out: Output, result: ImportResult) -> None:
     if left := _not_taken_over(result):
         number = number_of(left, "imported job")
         raise negative_result(f"The handover would be incomplete: {number} can't take over{above}.")
-    if result.problems and not _running(result):
-        raise negative_result(f"No job would run here: no entry can be imported{above}.")
+    if not _running(result):
+        if result.problems:
+            raise negative_result(f"No job would run here: no entry can be imported{above}.")
+        if paused := _paused_here(result):
+            raise negative_result(f"No job would run here: {stay_paused(paused)}{above}.")
     if not out.is_json:
         _show_unscheduled(out, result, "would run")
 
@@ -165,21 +173,25 @@ def _show_unscheduled(out: Output, result: ImportResult, run: str) -> None:
 def _show_takeover_result(out: Output, source: str, result: ImportResult) -> None:
     """Show the result. Raises ``CommandError`` if imported jobs aren't enabled.
 
-    Entries that could never be imported don't keep the handover of the others from success.
+    Entries that could never be imported don't keep the handover of the others from success. If all
+    jobs stay paused, neither scheduler runs anything.
     """
     running = _running(result)
     here = f"{number_of(running, 'job runs', 'jobs run')} here"
     above = "" if out.is_json else "; see above"
     left = _not_taken_over(result)
-    paused = [str(plan) for plan in result.plans if plan.kept.get("enabled", (True,))[0] is False]
+    paused = _paused_here(result)
     if paused and not out.is_json:
-        _show_paused(out, source, paused)
+        how = "; ".join(resume_texts(source, paused))
+        out.line(f"! {stay_paused(paused)}, as before. {how}", WARNING)
     if left or (result.problems and not running):
         texts = [f"{number_of(left, 'imported job')} can't take over"] if left else []
         if result.problems:
             refused = number_of(result.problems, "entry", "entries")
             texts.append(f"{refused} can't be imported")
         raise negative_result(f"The handover is incomplete: {here}. {', and '.join(texts)}{above}.")
+    if paused and not running:
+        raise negative_result(f"No job runs now: {stay_paused(paused)}{above}.")
     if out.is_json:
         return
     _show_unscheduled(out, result, "runs")
@@ -193,17 +205,9 @@ def _show_takeover_result(out: Output, source: str, result: ImportResult) -> Non
         )
 
 
-def _show_paused(out: Output, source: str, paused: list[str]) -> None:
-    number = number_of(len(paused), "job stays", "jobs stay")
-    if len(paused) > PAUSED_NAMED:
-        texts = [f"To list them with the reasons: manage.py dcron list --paused --source {source}"]
-    else:
-        why, them = "To see why a job is paused: manage.py dcron show JOB", "them"
-        if len(paused) == 1:
-            why, them = f"To see why: {shlex.join(['manage.py', 'dcron', 'show', *paused])}", "it"
-        resume = shlex.join(["manage.py", "dcron", "resume", *paused])
-        texts = [why, f"to resume {them}: {resume}"]
-    out.line(f"! {number} paused, as before. {'; '.join(texts)}", WARNING)
+def _paused_here(result: ImportResult) -> list[str]:
+    """Return the jobs that stay paused although their entries are enabled in the source."""
+    return [str(plan) for plan in result.plans if plan.kept.get("enabled", (True,))[0] is False]
 
 
 def _not_taken_over(result: ImportResult) -> int:
@@ -214,11 +218,6 @@ def _not_taken_over(result: ImportResult) -> int:
         if plan.outcome in PROBLEMS and plan.existing and plan.existing.awaits_handover
     }
     return len(blocked | {job.pk for job in shadows_left(result.needed_plans)})
-
-
-def _show_next_step(out: Output, source: str) -> None:
-    scheduler = process_name(source)
-    out.line(f"In five minutes, check with manage.py dcron doctor that {scheduler} runs no jobs.")
 
 
 def _show_preconditions(out: Output, options: dict[str, Any]) -> None:

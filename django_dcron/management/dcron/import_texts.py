@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django_dcron.contrib.importers.calendars import CalendarPlan
@@ -29,6 +30,8 @@ STYLES = {
     ImportOutcome.CONFLICT: BAD,
     ImportOutcome.REFUSED: BAD,
 }
+PAUSED_NAMED = 20
+"""The maximum number of paused jobs that ``resume_texts`` names."""
 APPLIED_VERBS = {ImportOutcome.CREATE: "created", ImportOutcome.CHANGE: "changed"}
 
 
@@ -158,3 +161,17 @@ def refused_texts(unscheduled: int, scheduled: int, run: str) -> list[str]:
             "jobs do the same work"
         )
     return texts
+
+
+def stay_paused(paused: Sequence[str]) -> str:
+    return f"{number_of(len(paused), 'job stays', 'jobs stay')} paused"
+
+
+def resume_texts(source: str, paused: Sequence[str]) -> list[str]:
+    """Return how to see why jobs of the source are paused, and how to resume them."""
+    if len(paused) > PAUSED_NAMED:
+        return [f"To list them with the reasons: manage.py dcron list --paused --source {source}"]
+    why, them = "To see why a job is paused: manage.py dcron show JOB", "them"
+    if len(paused) == 1:
+        why, them = f"To see why: {shlex.join(['manage.py', 'dcron', 'show', *paused])}", "it"
+    return [why, f"to resume {them}: {shlex.join(['manage.py', 'dcron', 'resume', *paused])}"]

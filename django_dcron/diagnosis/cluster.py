@@ -99,6 +99,11 @@ class ShardLeader:
         return self.node.degraded or self.node.shards >= self.assigned
 
     @property
+    def leads_none(self) -> bool:
+        """Whether the node led no shard at its last heartbeat: other nodes have the locks."""
+        return not self.node.degraded and not self.node.shards
+
+    @property
     def is_stalled(self) -> bool:
         return is_stalled(self.node)
 

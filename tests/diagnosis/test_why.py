@@ -1271,6 +1271,10 @@ def test_unclaimed_occurrence_mentions_nodes() -> None:
     assert params(answer, "not_claimed") == {"next": "2024-05-06 11:00:00 UTC"}
     Node.objects.update(heartbeat_at=database_now("default"))
     assert params(explain(job, NOON), "live_nodes") == {"count": 1}
+    Node.objects.update(shards=0)  # nodes of another database have the locks
+    assert params(explain(job, NOON), "no_leader") == {"count": 1}
+    Node.objects.update(degraded=True)
+    assert params(explain(job, NOON), "live_nodes") == {"count": 1}
 
 
 def test_nodes_are_mentioned_only_with_permission(tomorrow: datetime) -> None:

@@ -9,6 +9,7 @@ from django.utils.translation import ngettext
 
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.cluster import leaders_of
 from django_dcron.diagnosis.misfire_effect import misfire_effect, start_deadline_effect
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
@@ -161,6 +162,15 @@ def _may_lack_task(data: ExplanationData, queue: str) -> bool:
 
 def _live_nodes_sentence(data: ExplanationData) -> Sentence:
     if live := len(data.live_nodes):
+        if all(leader.leads_none for leader in leaders_of(data.job, data.live_nodes)):
+            text = ngettext(
+                "%(count)d live node serves the job, but doesn't lead its shard. Run “manage.py "
+                "dcron doctor” to see why.",
+                "%(count)d live nodes serve the job, but none leads its shard. Run “manage.py "
+                "dcron doctor” to see why.",
+                live,
+            )
+            return Sentence("no_leader", text, count=live)
         text = ngettext(
             "%(count)d live node serves the job.",
             "%(count)d live nodes serve the job.",

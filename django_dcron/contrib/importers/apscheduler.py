@@ -7,6 +7,7 @@ process. The pickle names the job's function as text. It is matched against the 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -104,13 +105,14 @@ def read(now: datetime) -> SourceContents:
         rows = rows_of("django_apscheduler", "DjangoJob", "django-apscheduler").order_by("pk")
     except SourceProblem as error:
         raise SourceProblem(with_link(f"{error} {OTHER_STORES}", STORE_SECTION)) from None
+    modules: dict[str, str] = {}
     with Reader() as reader:
         contents = SourceContents(
             [
                 translate_entry(
                     _origin(key),
                     key,
-                    partial(_job, row, now, reader),
+                    partial(_job, row, now, reader, modules),
                     key=key,
                     disabled=next_run is None,
                 )
@@ -119,13 +121,32 @@ def read(now: datetime) -> SourceContents:
             source=SOURCE,
         )
     if unknown := [name for name in _function_names(contents) if not _is_target(name)]:
-        line = f'shared_task(name="{unknown[0]}")({unknown[0]})'
         note = (
             f"{number_of(len(unknown), 'function')} of APScheduler can't be run by a job yet. "
-            f"Register each in cron.py of an installed app, such as: {line}."
+            "Register each in cron.py of an installed app, as printed below."
         )
         contents.notes.append(with_link(note, REGISTER_SECTION))
+        contents.registrations = _registrations({name: modules[name] for name in unknown})
     return contents
+
+
+def _registrations(modules: Mapping[str, str]) -> list[str]:
+    """Return the lines that register functions. ``modules``: the module of each function.
+
+    Names come from a pickle, so only those that can't contain other code are in the lines.
+    """
+    safe = {
+        name: module
+        for name, module in modules.items()
+        if module and all(map(str.isidentifier, name.split(".")))
+    }
+    if not safe:
+        return []
+    return [
+        "from celery import shared_task",
+        *(f"import {module}" for module in sorted({*safe.values()})),
+        *(f'shared_task(name="{name}")({name})' for name in safe),
+    ]
 
 
 def _function_names(contents: SourceContents) -> list[str]:
@@ -165,7 +186,9 @@ def state_of(pickled: bytes, reader: Reader) -> dict[str, Any]:
     return state
 
 
-def _job(row: RowReader, now: datetime, reader: Reader, warn: Warn) -> dict[str, Any]:
+def _job(
+    row: RowReader, now: datetime, reader: Reader, modules: dict[str, str], warn: Warn
+) -> dict[str, Any]:
     state = state_of(bytes(row().job_state), reader)
     if str(state["func"]).endswith(f":{CLEANUP}"):
         raise EntryOmitted("it only deletes old executions in APScheduler's own table")
@@ -179,11 +202,14 @@ def _job(row: RowReader, now: datetime, reader: Reader, warn: Warn) -> dict[str,
             f"max_instances={instances} has no equivalent; overlap is set to allow, so any "
             "number of runs may execute at once"
         )
+    reference = str(state["func"])
+    target = reference.replace(":", ".")
+    modules[target] = reference.rpartition(":")[0]
     trigger = state["trigger"]
     jitter = getattr(trigger, "jitter", None)
     return {
         "description": _description(state),
-        "target": str(state["func"]).replace(":", "."),
+        "target": target,
         "args": check_json("args", list(state.get("args") or ())),
         "kwargs": check_json("kwargs", state.get("kwargs") or {}),
         "jitter": timedelta(seconds=jitter or 0),

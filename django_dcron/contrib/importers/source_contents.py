@@ -105,6 +105,8 @@ class SourceContents:
     """The entries that ``DCRON_SHELL`` must contain for these jobs."""
     commands: dict[str, list[str]] = field(default_factory=dict)
     """The entries that ``DCRON_COMMANDS`` needs to import more lines without a shell."""
+    registrations: list[str] = field(default_factory=list)
+    """The lines of code that register functions that no job can run yet."""
     source: str = ""
     """Identifies the source. Empty for an export, whose values always replace those of the jobs."""
 

@@ -359,6 +359,7 @@ def import_document(
         "notes": contents.notes,
         "shell": contents.shell,
         "commands": contents.commands,
+        "registrations": contents.registrations,
         "queues": missing_queues(plans),
     }
 

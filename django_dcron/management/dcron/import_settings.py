@@ -1,4 +1,4 @@
-"""The settings that the entries of ``dcron import`` need, as lines that can be pasted."""
+"""The settings and code that entries of ``dcron import`` need, as lines that can be pasted."""
 
 from __future__ import annotations
 
@@ -42,10 +42,14 @@ def warn_about_missing_settings(
 def print_missing_settings(
     out: Output, contents: SourceContents, plans: Iterable[EntryPlan]
 ) -> None:
-    """Print the settings that the jobs need, complete, so that they can be pasted.
+    """Print the settings and code that the jobs need, complete, so that they can be pasted.
 
     The entries of ``DCRON_SHELL`` may contain secrets, so the present ones aren't printed.
     """
+    if contents.registrations:
+        out.line("Register these functions in cron.py of an installed app:")
+        for line in contents.registrations:
+            out.line(line)
     if missing := missing_commands(contents):
         present = ["**DCRON_SHELL"] if settings.SHELL else []
         where = ", below DCRON_SHELL" if settings.SHELL else ""

@@ -169,12 +169,24 @@ def example(text: str) -> str:
     return block
 
 
-def test_import_shows_the_line_that_registers_a_function() -> None:
-    store(CronTrigger(hour=3))
-    name = "tests.contrib.importers.plain.report"
+def test_import_shows_the_lines_that_register_functions() -> None:
+    from django_apscheduler.models import DjangoJob
+
+    module = "tests.contrib.importers.plain"
+    functions_there = ("Reports.daily", "report", "x)\nexit(")
+    for number, name in enumerate(functions_there):
+        state = {"func": f"{module}:{name}", "trigger": CronTrigger(hour=3), "next_run_time": FAR}
+        DjangoJob.objects.create(id=f"{number}", job_state=pickle.dumps(state), next_run_time=FAR)
     shown = call("import", "django-apscheduler").out
-    assert f'shared_task(name="{name}")({name})' in shown
     assert link_target(apscheduler.REGISTER_SECTION) in shown
+    assert "3 functions" in shown
+    lines = [
+        "from celery import shared_task",
+        f"import {module}",
+        *(f'shared_task(name="{module}.{name}")({module}.{name})' for name in functions_there[:2]),
+    ]
+    assert "\n".join(lines) in shown
+    assert call("import", "django-apscheduler", "--json").json["registrations"] == lines
 
 
 def test_error_for_another_store_says_which_one_is_supported() -> None:

@@ -907,7 +907,6 @@ def test_e007_for_an_invalid_alert_rule(settings: Settings) -> None:
         ({}, ["channel 'ops'", 'neither "mail" nor "apprise"']),
         ({"mail": ["a@b.c"], "apprise": ["x://"]}, ["channel 'ops'", 'both "mail" and "apprise"']),
         ({"apprise": 8899}, ["channel 'ops'", '"apprise" is of type int', "a list of URLs"]),
-        ({"apprise": []}, ["channel 'ops'", '"apprise" is an empty list']),
         ({"mail": ["a@b.c", 1]}, ["channel 'ops'", 'item 2 of "mail" is of type int']),
         ({"mail": ""}, ["channel 'ops'", 'item 1 of "mail" is empty', "a list of addresses"]),
         ({"mail": ["a@b.c"], "every": 60}, ["channel 'ops'", '"every" is 60', "timedelta("]),
@@ -975,12 +974,15 @@ def test_addresses_are_read_as_a_list_without_surrounding_whitespace(settings: S
         "mail": {"mail": "ops@example.com", "every": timedelta()},
         "hook": {"apprise": "json://localhost/hook"},
         "spaces": {"apprise": (" json://localhost/1\n", "json://localhost/2")},
+        "nobody": {"mail": []},
+        "nowhere": {"apprise": ()},
     }
     assert messages() == []
     assert checks.check_alert_channels(None, databases=["default"]) == []
     read = conf.settings.ALERT_CHANNELS
     assert read["mail"] == {"mail": ["ops@example.com"], "every": timedelta()}
     assert read["hook"] == {"apprise": ["json://localhost/hook"]}
+    assert [read["nobody"], read["nowhere"]] == [{"mail": []}, {"apprise": []}]
     assert read["spaces"] == {"apprise": ["json://localhost/1", "json://localhost/2"]}
 
 

@@ -167,7 +167,7 @@ def _check_alerts() -> Iterator[CheckMessage]:
             id="django_dcron.E007",
         )
     for name, channel in settings.ALERT_CHANNELS.items():
-        if "apprise" in channel and find_spec("apprise") is None:
+        if channel.get("apprise") and find_spec("apprise") is None:
             yield Warning(
                 f"DCRON_ALERT_CHANNELS: {name!r} needs the package apprise, which isn't installed, "
                 "so its alerts aren't sent.",

@@ -36,7 +36,8 @@ class AlertChannels(Setting[Channels]):
 
     A single address or URL is read as a list. Whitespace around addresses and URLs is removed.
     Channels with an invalid name are omitted, because errors list the names, and an invalid one may
-    be a secret. A channel with an invalid value is empty: it exists, but has no receivers.
+    be a secret. A channel with an invalid value is an empty dict: it exists, but can't be used. A
+    valid channel whose list of addresses or URLs is empty sends nothing.
     """
 
     def __init__(self) -> None:
@@ -127,8 +128,6 @@ def _unknown_key(number: int, key: Any) -> str:
 def _problem_of_addresses(key: str, addresses: Any) -> str | None:
     if not isinstance(addresses, (list, tuple)):
         return f"{key} is of type {type(addresses).__name__}"
-    if not addresses:
-        return f"{key} is an empty list"
     for number, address in enumerate(addresses, start=1):
         if not isinstance(address, str):
             return f"item {number} of {key} is of type {type(address).__name__}"

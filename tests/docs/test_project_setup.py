@@ -66,6 +66,8 @@ CACHES = {
 }
 CELERY_BROKER_URL = "redis://redis.invalid/0"
 DCRON_COMMANDS = ["clearsessions"]
+DCRON_ALERT_CHANNELS = {"ops": {"apprise": ["slack://production.invalid"]}}
+DCRON_ALERTS = [{"on": "failed", "to": ["ops"]}]
 """
 CELERY = """
 from celery import Celery

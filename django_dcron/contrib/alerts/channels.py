@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from django.core import mail
 
+from django_dcron.utils.alert_channels import ADDRESSES
+
 SEND_TIMEOUT = 10
 """Timeout in seconds for a mail server, unless the project sets its own.
 
@@ -36,12 +38,13 @@ class SendFailed(Exception):
 def destinations(channels: Mapping[str, Mapping[str, Any]]) -> dict[str, AlertDestination]:
     """Return the destinations of messages by name, such as ``ops`` and ``ops 2``.
 
-    A channel is one destination. If it has several URLs, each URL is a destination.
+    A channel is one destination. If it has several URLs, each URL is a destination. A channel that
+    is invalid or sends nothing has none.
     """
     found: dict[str, AlertDestination] = {}
     for name, channel in channels.items():
-        if not channel:
-            continue  # its value is invalid
+        if not channel or sends_nothing(channel):
+            continue
         urls = channel.get("apprise", ())
         if len(urls) < 2:
             found[name] = AlertDestination(name, channel)
@@ -50,6 +53,11 @@ def destinations(channels: Mapping[str, Mapping[str, Any]]) -> dict[str, AlertDe
             numbered = name if number == 1 else f"{name} {number}"
             found[numbered] = AlertDestination(name, {**channel, "apprise": [url]})
     return found
+
+
+def sends_nothing(channel: Mapping[str, Any]) -> bool:
+    """Return whether the list of addresses or URLs of a valid channel is empty."""
+    return any(channel.get(key) == [] for key in ADDRESSES)
 
 
 def send(channel: Mapping[str, Any], subject: str, text: str, level: str = "info") -> None:

@@ -8,6 +8,7 @@ Invariants:
   Alerts in between go into that message.
 - Sending happens outside any transaction, by the process that has claimed the alerts. A claim
   expires after ``CLAIM_TIMEOUT``.
+- A channel whose list of addresses or URLs is empty gets no alerts.
 - Each destination has its own alerts, so a service that accepted an alert doesn't get it again
   because another service failed.
 """
@@ -24,7 +25,7 @@ from uuid import UUID, uuid4
 from django.db.models import F, Max, Q
 
 from django_dcron.conf import settings
-from django_dcron.contrib.alerts.channels import SendFailed, destinations, send
+from django_dcron.contrib.alerts.channels import SendFailed, destinations, send, sends_nothing
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
@@ -115,8 +116,11 @@ def store_new_alerts(messages: Iterable[Message]) -> int:
 
 
 def _new_alerts(messages: Iterable[Message]) -> Iterator[NewAlert]:
-    destinations_of: dict[str, list[str]] = {}
-    for name, destination in destinations(settings.ALERT_CHANNELS).items():
+    channels = settings.ALERT_CHANNELS
+    destinations_of: dict[str, list[str]] = {
+        name: [] for name, channel in channels.items() if sends_nothing(channel)
+    }
+    for name, destination in destinations(channels).items():
         destinations_of.setdefault(destination.channel, []).append(name)
     for message in messages:
         for channel in message.to:
@@ -189,8 +193,11 @@ def send_to(destination: str, send: Send = send) -> int:
 def _why_not_found(destination: str) -> str:
     """Return why the settings don't contain the destination."""
     channel, _space, _number = destination.partition(" ")  # such as ``ops 2``
-    if settings.ALERT_CHANNELS.get(channel) == {}:
+    found = settings.ALERT_CHANNELS.get(channel)
+    if found == {}:
         return "the channel's value is invalid; to see why: manage.py check"
+    if found is not None and sends_nothing(found):
+        return "the node's settings contain no address or URL for the channel"
     return "the node's settings don't contain the channel"
 
 

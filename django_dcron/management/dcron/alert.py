@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.conf import settings
-from django_dcron.contrib.alerts.channels import destinations, send
+from django_dcron.contrib.alerts.channels import destinations, send, sends_nothing
 from django_dcron.db.errors import in_one_line
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import GOOD, Output
@@ -46,6 +46,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         raise usage_error(f"The channel {invalid[0]!r} is invalid. To see why: manage.py check")
     output, refused = Output(command, options), []
     chosen = {name: named[name] for name in options["channels"]}
+    for name, channel in chosen.items():
+        if sends_nothing(channel):
+            output.line(f"{name}: sends nothing, because its list of addresses or URLs is empty.")
     for name, destination in destinations(chosen).items():
         try:
             send(destination.settings, SUBJECT, TEXT)

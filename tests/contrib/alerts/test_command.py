@@ -41,6 +41,14 @@ def test_every_url_of_a_channel_is_tried(service: Service, settings: Settings) -
     assert len(service.received) == 1
 
 
+def test_channel_without_addresses_sends_nothing(service: Service, settings: Settings) -> None:
+    settings.DCRON_ALERT_CHANNELS |= {"nobody": {"mail": []}}
+    nobody, ops = dcron_alert("nobody", "ops").splitlines()
+    assert "nobody: sends nothing" in nobody
+    assert ops == "ops: sent."
+    assert len(service.received) == 1
+
+
 def test_unknown_channel_is_refused(service: Service) -> None:
     with pytest.raises(CommandError, match=r"'opps' .*: ops\)") as caught:
         dcron_alert("ops", "opps")

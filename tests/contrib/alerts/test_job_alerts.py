@@ -470,6 +470,18 @@ def test_general_rules_apply_if_the_channel_of_a_job_rule_is_missing_or_invalid(
     assert service.subjects == ["[dcron] grind failed"]
 
 
+def test_job_rule_applies_although_its_channel_sends_nothing(
+    service: Service, settings: Settings
+) -> None:
+    settings.DCRON_ALERTS = FAILED
+    settings.DCRON_ALERT_CHANNELS |= {"nobody": {"mail": []}}
+    Alerter(Leader()).check_and_send()
+    finish_run(make_idle_job(name="grind", alerts=[{"on": "failed", "to": ["nobody"]}]))
+    Alerter(Leader()).check_and_send()
+    assert service.subjects == []
+    assert Alert.objects.count() == 0
+
+
 def test_node_of_a_namespace_reports_only_its_jobs(service: Service, settings: Settings) -> None:
     settings.DCRON_ALERTS = FAILED
     Alerter(Leader()).check_and_send()

@@ -171,23 +171,35 @@ def test_alert_is_abandoned_after_the_last_try_and_keeps_its_error(
 
 
 @pytest.mark.parametrize(
-    ("channel", "error"), [("gone", "don't contain the channel"), ("chat", "manage.py check")]
+    ("channel", "error"),
+    [
+        ("gone", "don't contain the channel"),
+        ("chat", "manage.py check"),
+        ("nobody", "no address or URL"),
+    ],
 )
-def test_alert_for_a_removed_or_invalid_channel_is_abandoned_after_the_last_try(
+def test_alert_for_a_channel_that_cannot_send_is_abandoned_after_the_last_try(
     service: Service,
     settings: Settings,
     caplog: pytest.LogCaptureFixture,
     channel: str,
     error: str,
 ) -> None:
-    settings.DCRON_ALERT_CHANNELS |= {"chat": {"apprise": 8899}}
     store_alerts([message(1, to=(channel,))])
+    settings.DCRON_ALERT_CHANNELS |= {"chat": {"apprise": 8899}, "nobody": {"mail": []}}
     Alert.objects.update(tries=outbox.MAX_TRIES - 1)
     assert send_due() == 0
     row = Alert.objects.get()
     assert row.try_at is None
     assert error in row.error
     assert logged(caplog, "alert_given_up", f"channel={channel}", channel=channel)
+
+
+def test_channel_without_addresses_gets_no_alerts(service: Service, settings: Settings) -> None:
+    settings.DCRON_ALERT_CHANNELS |= {"nobody": {"mail": []}, "nowhere": {"apprise": []}}
+    store_alerts([message(1, to=("nobody", "nowhere", "ops"))])
+    assert [alert.channel for alert in Alert.objects.all()] == ["ops"]
+    assert send_due() == 1
 
 
 def test_alert_waits_for_a_node_whose_settings_contain_the_channel(

@@ -165,7 +165,9 @@ class Settings:
     )
     """The alert rules for the cluster, and for jobs without their own rules."""
     SITE_URL = url("https://example.com")
-    """The base URL of the admin, for links in alerts. Empty: no links."""
+    """The base URL of the admin, for links in alerts. Titles of alerts name its host. Empty: no
+    links.
+    """
     HEALTHCHECKS_URL = url("https://hc-ping.com/PING-KEY", is_secret=True)
     """The base URL of the checks of ``check_in_healthchecks``, one check per job name."""
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from django.core import mail
 
+from django_dcron.conf import settings
 from django_dcron.utils.alert_channels import ADDRESSES
 
 SEND_TIMEOUT = 10
@@ -15,7 +16,7 @@ SEND_TIMEOUT = 10
 
 Apprise has its own timeouts (``cto`` and ``rto`` in a URL).
 """
-PREFIX = "[dcron] "
+SITE_AUTHORITY = re.compile(r"https?://([^/?#]*)")
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
 MENTION = re.compile(r"(?<!\w)@(?=(?:all|channel|everyone|here)\b)", re.IGNORECASE)
 """A mention that notifies everyone on Discord or Mattermost, also within plain text."""
@@ -60,6 +61,15 @@ def sends_nothing(channel: Mapping[str, Any]) -> bool:
     return any(channel.get(key) == [] for key in ADDRESSES)
 
 
+def site_host() -> str:
+    """Return the host of ``DCRON_SITE_URL``, with its port if it names one; empty without a URL.
+
+    Sites that share a channel, such as production and staging, differ in it.
+    """
+    found = SITE_AUTHORITY.match(settings.SITE_URL)
+    return found[1].rpartition("@")[2] if found else ""
+
+
 def send(channel: Mapping[str, Any], subject: str, text: str, level: str = "info") -> None:
     """Send a message to one of ``destinations``.
 
@@ -68,7 +78,8 @@ def send(channel: Mapping[str, Any], subject: str, text: str, level: str = "info
     ``level``: the severity in apprise's terms (info, success, warning, failure). Services choose
     colors and icons by it.
     """
-    subject = " ".join(f"{PREFIX}{subject}".split())  # a header is one line
+    sender = f"dcron {site_host()}".strip()
+    subject = " ".join(f"[{sender}] {subject}".split())  # a header is one line
     if "mail" in channel:
         _mail(channel["mail"], subject, text)
     else:

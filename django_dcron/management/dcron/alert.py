@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron.conf import settings
-from django_dcron.contrib.alerts.channels import destinations, send, sends_nothing
+from django_dcron.contrib.alerts.channels import destinations, send, sends_nothing, site_host
 from django_dcron.db.errors import in_one_line
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import GOOD, Output
@@ -22,10 +22,7 @@ alert ops
 alert ops mail
 """
 SUBJECT = "Test message"
-TEXT = (
-    "This channel works. The rules in DCRON_ALERTS and in the alerts of jobs decide which alerts "
-    "it gets."
-)
+TEXT = "The rules in DCRON_ALERTS and in the alerts of jobs decide which alerts it gets."
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -49,9 +46,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     for name, channel in chosen.items():
         if sends_nothing(channel):
             output.line(f"{name}: sends nothing, because its list of addresses or URLs is empty.")
+    site = f" for {site_host()}" if site_host() else ""
+    text = f"This channel works{site}. {TEXT}"
     for name, destination in destinations(chosen).items():
         try:
-            send(destination.settings, SUBJECT, TEXT)
+            send(destination.settings, SUBJECT, text)
         except Exception as error:  # a third-party channel may raise anything
             refused.append(destination.channel)
             output.line(f"{name}: {in_one_line(error)}")

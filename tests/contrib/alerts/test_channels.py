@@ -5,6 +5,8 @@ import re
 import pytest
 import requests
 from apprise import Apprise, NotifyFormat
+from django.core import mail
+from pytest_django import Settings
 from requests import Request, Response
 
 from django_dcron.contrib.alerts import channels
@@ -71,6 +73,24 @@ def test_quoted_text_mentions_no_users(monkeypatch: pytest.MonkeyPatch) -> None:
     [(title, body)] = sent
     assert "@here" not in title
     assert [word for word in body.split() if "@\u200b" not in word] == ["ops@all.example", "@alley"]
+
+
+@pytest.mark.parametrize(
+    ("url", "subject"),
+    [
+        ("", "[dcron] failed"),
+        ("https://prod.shop.example", "[dcron prod.shop.example] failed"),
+        ("http://shop.example/office?x=@y", "[dcron shop.example] failed"),
+        ("http://localhost:8000/", "[dcron localhost:8000] failed"),
+        ("https://user:secret@shop.example/", "[dcron shop.example] failed"),
+        ("https://[", "[dcron [] failed"),
+        ("https://", "[dcron] failed"),
+    ],
+)
+def test_subject_names_the_host_of_the_site(settings: Settings, url: str, subject: str) -> None:
+    settings.DCRON_SITE_URL = url
+    channels.send({"mail": ["ops@shop.example"]}, "failed", "text")
+    assert [sent.subject for sent in mail.outbox] == [subject]
 
 
 def test_error_covers_a_service_that_is_unreachable() -> None:

@@ -65,7 +65,7 @@ def test_lost_node_is_reported_once(
     make_node("gone", timedelta(hours=1))
     for _ in range(2):
         check_twice_a_lease_apart(monkeypatch)
-    assert service.subjects == ["[dcron] node gone is lost"]
+    assert service.subjects == ["[dcron shop.example] node gone is lost"]
     message = service.received[0]["message"]
     assert "process 7" in message
     assert "serve all namespaces: 1." in message
@@ -172,7 +172,7 @@ def test_lasting_health_error_is_reported_once(
     check_at(after=timedelta(seconds=11))
     check_at(after=timedelta(seconds=30))
     assert service.subjects == [
-        "[dcron] Namespaces with enabled jobs but no running node: billing."
+        "[dcron shop.example] Namespaces with enabled jobs but no running node: billing."
     ]
     assert "manage.py runcron" in service.received[0]["message"]
     assert "https://shop.example/admin/django_dcron/dashboard/" in service.received[0]["message"]
@@ -213,8 +213,8 @@ def test_end_of_health_errors_is_reported_once(
         return service.subjects[before:]
 
     restart()
-    error = "[dcron] Namespaces with enabled jobs but no running node: billing."
-    recovery = "[dcron] the cluster has recovered"
+    error = "[dcron shop.example] Namespaces with enabled jobs but no running node: billing."
+    recovery = "[dcron shop.example] the cluster has recovered"
     assert check_at(0, well) == check_at(100, well) == [], "no error was reported"
     assert check_at(200, ill) == []
     assert check_at(220, ill) == [error]
@@ -298,15 +298,15 @@ def test_outage_is_reported_once_and_then_its_end(
         leader.outages.append(Outage(now + minute, now + 16.5 * minute, found))
     (subject,) = check_at(17 * minute)
     assert subject == (
-        f"[dcron] nothing was scheduled for 15m 30s: from {format_site_time(now + minute)} "
-        f"to {format_site_time(now + 16.5 * minute)}"
+        "[dcron shop.example] nothing was scheduled for 15m 30s: "
+        f"from {format_site_time(now + minute)} to {format_site_time(now + 16.5 * minute)}"
     )
     lines = service.received[0]["message"].splitlines()
     assert lines[0].endswith(f"from {format_site_time(now + 2 * minute)} on: no route")
     assert "Missed runs: https://shop.example/admin/django_dcron/run/?state__exact=missed" in lines
     assert [leader.outages for leader in leaders] == [deque(), deque()]
     assert check_at(17.5 * minute) == []
-    assert check_at(18 * minute) == ["[dcron] the cluster has recovered"]
+    assert check_at(18 * minute) == ["[dcron shop.example] the cluster has recovered"]
     assert "nothing was scheduled for 15m 30s" in service.received[1]["message"]
 
 

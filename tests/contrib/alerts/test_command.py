@@ -20,6 +20,13 @@ def test_test_message_is_sent_to_the_channel(service: Service) -> None:
     assert service.subjects == ["[dcron] Test message"]
 
 
+def test_test_message_names_the_site(service: Service, settings: Settings) -> None:
+    settings.DCRON_SITE_URL = "https://shop.example/office"
+    dcron_alert("ops")
+    assert service.subjects == ["[dcron shop.example] Test message"]
+    assert "shop.example" in service.received[0]["message"]
+
+
 def test_failing_channel_is_reported_and_others_are_tried(
     service: Service, settings: Settings
 ) -> None:

@@ -74,7 +74,7 @@ def test_failure_is_reported_once_with_its_message_and_links(
     finish_run(job)
     alerter.check_and_send()
     alerter.check_and_send()
-    assert service.subjects == ["[dcron] grind failed"]
+    assert service.subjects == ["[dcron shop.example] grind failed"]
     text = service.received[0]["message"]
     assert "no more beans" in text
     assert " JST: failed" in text

@@ -17,6 +17,7 @@ Invariants:
 
 # ruff: noqa: DTZ001 -- a naive datetime is UTC here
 
+import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -37,6 +38,9 @@ SECOND = timedelta(seconds=1)
 _BLOCK_YEARS = 8
 # Names that some systems offer although they depend on the machine or aren't time zones.
 _NOT_ZONES = {"localtime", "posixrules", "Factory"}
+
+_OFFSET = re.compile(r"(?:Etc/)?(?:GMT|UTC)\s*[+-]\s*\d", re.IGNORECASE)
+"""A name that means an offset. Similar names of zones mean other ones: Etc/GMT+1 is UTC-1."""
 
 _UNKNOWN = _("Unknown time zone %(value)s. Use a name from the tz database, such as Europe/Berlin.")
 _MISSPELLED = _("Unknown time zone %(value)s. Did you mean %(near)s?")
@@ -66,7 +70,8 @@ def check_zone(name: object) -> str:
     """Return the name if it is a zone of the tz database; otherwise raise ``InvalidTimeZone``."""
     if isinstance(name, str) and name in _zone_names():
         return str(name)
-    known = similar_names(name, _zone_names(), most=1) if isinstance(name, str) else []
+    may_be_misspelled = isinstance(name, str) and not _OFFSET.match(name)
+    known = similar_names(str(name), _zone_names(), most=1) if may_be_misspelled else []
     if not known:
         raise InvalidTimeZone(_UNKNOWN, value=f"{name!r:.80}", code="unknown_zone")
     raise InvalidTimeZone(

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from django_dcron.schedules.zones import SECOND, offset_period_at
+from django_dcron.exceptions import InvalidTimeZone
+from django_dcron.schedules.zones import SECOND, check_zone, offset_period_at
 
 HOUR = timedelta(hours=1)
 
@@ -32,3 +33,25 @@ def test_offset_change_is_found_to_the_second(
 
     assert (earlier.end, earlier.offset) == (change, before)
     assert (later.start, later.offset_before, later.offset) == (change, before, after)
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"),
+    [
+        ("Europe/Berln", "Europe/Berlin"),
+        ("Berlin", "Europe/Berlin"),
+        ("GMT+1", None),
+        ("UTC+1", None),
+        ("utc-03:30", None),
+        ("UTC + 1", None),
+        ("Etc/GMT+15", None),
+    ],
+)
+def test_error_suggests_a_similar_name_unless_the_name_is_an_offset(
+    name: str, suggested: str | None
+) -> None:
+    """``Etc/GMT+1``, the name most similar to ``GMT+1``, is an hour behind UTC."""
+    with pytest.raises(InvalidTimeZone) as raised:
+        check_zone(name)
+    near = raised.value.params and raised.value.params.get("near")
+    assert near == (suggested and repr(suggested))

@@ -733,9 +733,17 @@ def test_worker_that_does_not_know_a_target_of_the_code_here_is_found(system: Sy
     assert _outdated_workers(system) == [], "the attempt had another target"
     _attempt("old@c", system.job, UnknownTarget)
     (message,) = _outdated_workers(system)
-    last = format_moment(Attempt.objects.latest("pk").started_at)
+    started_at = Attempt.objects.latest("pk").started_at
+    assert started_at is not None
+    last, end = format_moment(started_at), format_moment(started_at + 10 * MINUTE)
     assert f"old@c (such as {system.job.target}, last at {last})" in message
+    assert f"this finding ends by {end}." in message
     assert "fine" not in message
+    later = make_idle_job(target="tests.app.tasks.echo")
+    _attempt("old@c", later, UnknownTarget)
+    (message,) = _outdated_workers(system)
+    assert f"old@c (such as {later.target}, last at " in message, "the latest one"
+    _attempt("new@d", later, ValueError)
     _attempt("new@d", system.job, ValueError)
     assert _outdated_workers(system) == [], "another worker replaced it"
     _attempt("old@c", system.job, UnknownTarget)

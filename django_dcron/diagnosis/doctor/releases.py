@@ -101,11 +101,13 @@ def examine_releases(window: Window, findings: Findings) -> None:
             f"{worker} (such as {start.target}, last at {format_moment(start.at)})"
             for worker, start in sorted(workers.items())
         )
+        ends_at = max(start.at for start in workers.values()) + RECENT
         findings.add(
             Code.WORKER_OUTDATED,
             CLUSTER,
             f"Workers failed runs that this process's code accepts: {named}. They don't know the "
-            "target or its parameters. Restart these workers, so that they load the new code.",
+            "target or its parameters. Restart these workers, so that they load the new code. If "
+            f"you have restarted them since, this finding ends by {format_moment(ends_at)}.",
         )
     since = window.now - GAPS_MEASURED_IN
     named_starts = [start for start in starts if start.release and start.at > since]
@@ -123,7 +125,7 @@ def _outdated_workers(starts: Iterable[_Start]) -> dict[str, _Start]:
 
     ``starts``: the latest first. Only the worker's latest attempt counts, per target or definition.
     The worker counts as replaced if another one accepted the same target or definition later, and
-    none had before. The result has one such attempt for each worker.
+    none had before. The result has the latest such attempt of each worker.
     """
     latest: dict[tuple[str, str | UUID], tuple[int, _Start]] = {}
     first_accepted: dict[str | UUID, int] = {}  # the position of the earliest such attempt
@@ -134,7 +136,7 @@ def _outdated_workers(starts: Iterable[_Start]) -> dict[str, _Start]:
         first_accepted |= {each: position for each in start.accepted if each is not None}
     return {
         worker: start
-        for (worker, each), (position, start) in latest.items()
+        for (worker, each), (position, start) in reversed(latest.items())
         if start.refused == each
         and position < first_accepted.get(each, SAMPLE)
         and _is_accepted_here(start)

@@ -166,6 +166,9 @@ def test_error_for_declared_job_without_row_names_sync() -> None:
         cron("@daily", name="fresh")(find_job)
         with pytest.raises(CommandError, match="dcron sync"):
             find_job("fresh")
+        cron("@daily", name="unfit", kwargs={"unknown": 1})(find_job)
+        with pytest.raises(CommandError, match=r"sync refuses it: .*'unknown'"):
+            find_job("unfit")
 
 
 @pytest.mark.django_db

@@ -9,6 +9,7 @@ from django.core.management.base import CommandError
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.run_ids import id_range
+from django_dcron.jobs.sync import plan
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.models import Job, Node, Run
 from django_dcron.models.job import JobQuerySet
@@ -133,10 +134,10 @@ def _runs_of_job(text: str) -> str:
 def _hint(text: str, jobs: JobQuerySet) -> str:
     """Return the remedy: a sync, or jobs whose names contain the text, or similar names."""
     if text in map(str, declarations()):
-        return (
-            ": code declares it, but the database doesn't have it yet. Run manage.py dcron sync, "
-            "or restart the nodes."
-        )
+        missing = ": code declares it, but the database doesn't have it yet"
+        if refused := next((each for each in plan() if each.job == text and each.is_problem), None):
+            return f"{missing}. dcron sync refuses it: {'; '.join(refused.details)}"
+        return f"{missing}. Run manage.py dcron sync, or restart the nodes."
     if re.match(r"[A-Za-z_]\w*=", text):
         return ". To pass arguments to a run: --kwargs '{\"days\": 30}'"
     _, _, name = text.rpartition("/")

@@ -25,6 +25,6 @@ class Invoice:
 def send_invoices() -> None:
     run = current_run()
     invoices = Invoice.objects.filter(sent_at=None, due_at__lte=run.scheduled_at)
-    for done, invoice in enumerate(invoices):
-        run.progress(done, note=str(invoice))
+    for done, invoice in enumerate(invoices, 1):
         invoice.send()  # printed text and logged warnings go to the run's log
+        run.progress(done, note=str(invoice))

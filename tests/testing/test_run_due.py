@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
+from celery import current_app
 from django.db import IntegrityError
 
 from django_dcron import PermanentFailure, RetryLater, control, cron, current_run, targets
@@ -23,6 +24,7 @@ from django_dcron.testing import ManualClock, run_due, set_clock
 from django_dcron.testing import stepping as stepping_module
 from tests.factories import make_idle_job, make_job, make_run
 from tests.refusals import refusal
+from tests.services import Server
 from tests.testing.conftest import NINE, MakeTarget
 
 Calls = list[tuple[str, datetime, datetime]]
@@ -389,6 +391,16 @@ def test_runs_triggered_by_a_job_are_executed_too(
         target=make_target(lambda: [control.trigger(other)] * 3 and None),
     )
     assert [run.job.name for run in run_due(at=NINE + HOUR)] == ["first", "other"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_trigger_without_a_clock_sends_a_message_although_celery_is_eager(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(current_app.conf, "task_always_eager", True)
+    run = control.trigger(make_idle_job())
+    run.refresh_from_db()
+    assert run.state == "queued"
 
 
 def test_runs_triggered_at_one_instant_keep_their_order(clock_at_nine: ManualClock) -> None:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -155,6 +156,14 @@ def test_failures_of_a_muted_incident_cause_a_note(system: System) -> None:
     assert report.healthy
     assert (report.muted.names, report.failed.names) == ((str(system.job),), ())
     assert any("muted" in note and str(system.job) in note for note in report.notes)
+
+
+def test_note_about_undeclared_jobs_mentions_a_rename(system: System) -> None:
+    control.pause(system.job, NO_LONGER_DECLARED)
+    (note,) = [note for note in system.examine().notes if str(system.job) in note]
+    section = note.partition('see "')[2].partition('"')[0]
+    guide = (Path(__file__).parents[2] / "docs/how-to/deployment.md").read_text()
+    assert f"### {section}\n" in guide
 
 
 def test_enabled_shadows_cause_a_note(system: System) -> None:

@@ -42,7 +42,7 @@ from django_dcron.models import (
     Statistics,
     Via,
 )
-from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.models.job_states import EXHAUSTED, NO_LONGER_DECLARED
 from django_dcron.policies.health.workers import IDLE_QUEUE_AFTER
 from django_dcron.policies.jitter import jitter_delay
 from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
@@ -980,6 +980,15 @@ def test_time_without_occurrence_names_pause_in_effect() -> None:
     control.pause(job, "deploy", until)
     assert codes(explain(job, now + MINUTE))[:2] == ["paused_until", "paused_by"]
     assert "paused_until" not in codes(explain(job, until + MINUTE)), "after its end"
+
+
+def test_pause_of_a_job_that_is_no_longer_declared_mentions_a_rename() -> None:
+    job = make_job(schedule="0 0 1 1 *")
+    control.pause(job, "deploy")
+    now = database_now("default")
+    assert "may_be_renamed" not in codes(explain(job, now))
+    control.pause(job, NO_LONGER_DECLARED)
+    assert codes(explain(job, now))[:3] == ["paused", "reason", "may_be_renamed"]
 
 
 def test_answer_without_a_time_names_user_who_paused() -> None:

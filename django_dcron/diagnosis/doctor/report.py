@@ -131,7 +131,8 @@ class Report:
             paused = number_of(self.undeclared.number, "paused job is", "paused jobs are")
             yield (
                 f"{paused} no longer declared in code: {self.undeclared.listed}. To delete a job: "
-                "manage.py dcron delete JOB"
+                "manage.py dcron delete JOB. To keep the history of a job that was renamed in "
+                'code, see "Rename a declared job" in the docs.'
             )
 
     def as_json(self) -> dict[str, Any]:

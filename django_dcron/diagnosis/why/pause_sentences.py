@@ -12,6 +12,7 @@ from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.run_sentences import reason_sentence
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.jobs.audit.entries import LoggedChange
+from django_dcron.models.job_states import NO_LONGER_DECLARED
 from django_dcron.utils.time_parsing import parse_datetime
 
 
@@ -109,6 +110,12 @@ def present_author_sentences(data: ExplanationData) -> Iterator[Sentence]:
         text = _("%(by)s paused the job at %(at)s.")
         yield Sentence("paused_by", text, by=pause.by, at=data.format_time(pause.since))
     yield from reason_sentences(pause.reason)
+    if pause.reason == NO_LONGER_DECLARED:
+        text = _(
+            "If the job was renamed in code, see “Rename a declared job” in the docs to keep its "
+            "history."
+        )
+        yield Sentence("may_be_renamed", text)
 
 
 def _pause_reason(change: LoggedChange, *, after: bool) -> str:

@@ -89,7 +89,8 @@ def test_nodes_report_an_outage_of_the_database(
     finally:
         database_server.start()
     await_alert("nothing was scheduled for ", service)
-    assert "couldn't write its heartbeat from " in str(service.received)
+    texts = "\n".join(each["message"] for each in service.received)
+    assert "couldn't write its heartbeat from " in texts
     for node in nodes:
         node.wait_for_log("node fit again: ", TIMEOUT)
 

@@ -163,6 +163,15 @@ def test_short_range_is_shown_by_minutes_and_empty_selection_as_text() -> None:
 
 
 @pytest.mark.django_db
+def test_one_hour_within_minutes_is_shown_by_minutes() -> None:
+    make_job(schedule="*/2 * * * *")
+    hour = ("--from", "2083-06-07T06:00:30", "--until", "2083-06-07T07:00:30")
+    rows = [line.split() for line in call("simulate", *hour).out.splitlines()]
+    assert ["2083-06-07", "06:58", "1", "1", "1", "#" * 24] in rows
+    assert ["2083-06-07", "07:00", "1", "1", "1", "#" * 24] in rows
+
+
+@pytest.mark.django_db
 def test_paused_jobs_of_the_selection_are_counted_separately() -> None:
     make_job(name="import", schedule="*/2 * * * *", enabled=False)
     make_job(name="other", namespace="shop", schedule="*/2 * * * *", enabled=False)

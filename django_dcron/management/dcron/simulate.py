@@ -53,8 +53,11 @@ simulate --until +7d --json
 """
 TOP = 10
 BAR = 24
-IN_MINUTES = 60
-"""Up to this many minutes are shown minute by minute; a longer time is shown by the hour."""
+IN_MINUTES = 61
+"""Up to this many minutes are shown minute by minute; a longer time is shown by the hour.
+
+An hour that doesn't begin at a whole minute is part of 61 minutes.
+"""
 
 
 def add_arguments(parser: CommandParser) -> None:

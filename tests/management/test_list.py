@@ -1,5 +1,7 @@
 """Test ``dcron list``, and the selection of jobs that other subcommands share."""
 
+from datetime import UTC, datetime
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -189,6 +191,25 @@ def test_limit_is_applied_and_reported() -> None:
     assert names("--limit", "2") == ["a", "b"]
     assert call("list", "--limit", "2", "--json").json["more"] == 1
     assert "and 1 more. Use --limit 3" in call("list", "--limit", "2").out
+
+
+def test_jobs_are_listed_by_their_next_run() -> None:
+    make_job(name="late", schedule="@at 2087-06-07T12:34:56")
+    make_job(name="claimed", schedule="@at 2083-06-07T12:34:56\n@at 2089-01-01T00:00:00")
+    Cursor.objects.filter(job__name="claimed").update(next_at=datetime(2089, 1, 1, tzinfo=UTC))
+    make_job(name="early", schedule="@at 2084-06-07T12:34:56")
+    control.pause(make_job(name="away", schedule="@at 2082-06-07T12:34:56"), "stocktaking")
+    assert names("--sort", "next") == ["claimed", "early", "late", "away"]
+    assert names("--sort", "next", "--limit", "2") == ["claimed", "early"]
+    assert "and 1 more." in call("list", "--sort", "next", "--limit", "3").out
+    assert names("--sort", "name") == names() == ["away", "claimed", "early", "late"]
+
+
+def test_end_of_a_pause_is_shown() -> None:
+    job = make_idle_job(name="import")
+    control.pause(job, "stocktaking", until=datetime(2089, 1, 1, tzinfo=UTC))
+    _head, row = table(call("list").out)
+    assert row[-1] == "paused until 2089-01-01 00:00:00+00:00: stocktaking"
 
 
 def test_list_includes_jobs_without_cursor_or_valid_schedule() -> None:

@@ -25,7 +25,7 @@ from django_dcron.jobs.action_texts import paused_for
 from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP
-from django_dcron.management.dcron.output import BAD, WARNING, StyledText
+from django_dcron.management.dcron.output import BAD, WARNING, StyledText, site_time_text
 from django_dcron.models import Job
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.targets.shadow import is_shadow
@@ -213,13 +213,14 @@ def _matching(pattern: str, filters: JobFilter) -> list[Job]:
     return list(jobs(replace(filters, pattern=pattern)))
 
 
-def state_cell(job: Job, *, with_reason: bool = False) -> StyledText:
-    """Return the job's state; ``with_reason`` adds why a paused job is paused."""
+def state_cell(job: Job, *, with_pause: bool = False) -> StyledText:
+    """Return the job's state; ``with_pause`` adds until when and why a paused job is paused."""
     state = job_state(job)
     shadow = ", shadow" if is_shadow(job.target) else ""
     text = f"{state.value}{shadow}"
-    if with_reason and state is JobState.PAUSED and job.pause_reason:
-        text += f": {with_ellipsis(job.pause_reason, REASON_SHOWN)}"
+    if with_pause and state is JobState.PAUSED:
+        text += f" until {site_time_text(job.paused_until)}" if job.paused_until else ""
+        text += f": {with_ellipsis(job.pause_reason, REASON_SHOWN)}" if job.pause_reason else ""
     return StyledText(text, STYLES.get(state, ""))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from heapq import nsmallest
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -49,13 +50,22 @@ EXAMPLES = """
 list
 list --namespace shop --failing
 list --tag billing --search invoice
+list --sort next --limit 20
 list --paused --json
 """
 LIMIT = 1000
+NAME, NEXT = "name", "next"
 
 
 def add_arguments(parser: CommandParser) -> None:
     add_filters(parser)
+    parser.add_argument(
+        "--sort",
+        choices=[NAME, NEXT],
+        default=NAME,
+        help=f"order of the jobs: {NAME}; or {NEXT}: by next run, the earliest first, and jobs "
+        f"without a next run last (default: {NAME})",
+    )
     parser.add_argument(
         "--limit",
         type=parse_whole_number(1, 1_000_000),
@@ -69,9 +79,12 @@ def add_arguments(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, limit = Output(command, options), options["limit"]
     now, chosen = database_now(alias_for(Job)), jobs(filter_of(options))
-    found = list(chosen[: limit + 1])
-    more = chosen.count() - limit if len(found) > limit else 0
-    found = found[:limit]
+    if options["sort"] == NEXT:
+        # The cursor is ahead of claimed occurrences, so the database can't sort by the next run.
+        found = nsmallest(limit, chosen, key=lambda job: _next_run_key(job, now))
+    else:
+        found = list(chosen[:limit])
+    more = chosen.count() - limit if len(found) == limit else 0
     if out.is_json:
         out.json(
             {
@@ -108,6 +121,11 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         )
 
 
+def _next_run_key(job: Job, now: datetime) -> tuple[bool, datetime]:
+    next_at = next_run_of(job, now)
+    return next_at is None, next_at or now
+
+
 def _cells(job: Job, now: datetime, freezes: Sequence[FreezeExtent]) -> Iterator[Cell]:
     yield str(job)
     yield schedule_with_zone(job)
@@ -118,4 +136,4 @@ def _cells(job: Job, now: datetime, freezes: Sequence[FreezeExtent]) -> Iterator
     yield styled_state(statistics.last_state if statistics else "")
     ended = statistics.last_finished_at if statistics else None
     yield StyledText(relative_time_text(ended, now) if ended else "", QUIET)
-    yield state_cell(job, with_reason=True)
+    yield state_cell(job, with_pause=True)

@@ -80,6 +80,20 @@ def is_stalled(node: Node) -> bool:
     )
 
 
+def namespaces_of_one_node(nodes: Iterable[Node], wanted: Iterable[str]) -> dict[str, list[str]]:
+    """Return which of the ``wanted`` namespaces only one node serves, by the key of each node.
+
+    The nodes that are live and not stalled are considered. ``nodes`` must include all of them.
+    """
+    working = [node for node in nodes if is_live(node) and not is_stalled(node)]
+    found: dict[str, list[str]] = {node.pk: [] for node in working}
+    for namespace in sorted(wanted):
+        serving = [node.pk for node in working if node.namespace in ("", namespace)]
+        if len(serving) == 1:
+            found[serving[0]].append(namespace)
+    return found
+
+
 def is_skewed(node: Node) -> bool:
     return abs(node.skew) >= WORRYING_SKEW
 

@@ -101,7 +101,9 @@ def test_documented_commands_start_restart_and_stop_node(
     )
     code, text = run_here(*state)
     assert (code, f"{path} doesn't exist." in text, "dcron nodes" in text) == (3, True, True)
-    assert run_here(*stop) == (0, f"No node is running with this pid file: {path} doesn't exist.\n")
+    code, text = run_here(*stop)
+    assert (code, f"{path} doesn't exist." in text, "dcron nodes" in text) == (0, True, True)
+    assert "kill -TERM PID" in text
 
     starting = start_process(
         "dcron-start", "-m", "django", "dcron", *start, "--embedded", "--namespace", "shop"

@@ -416,7 +416,7 @@ def test_nodes_lists_state_of_each_node(system: System) -> None:
         id="c-1", name="c", heartbeat_at=now, degraded=True, skew=timedelta(minutes=2), **given
     )
     code, out, _err = call("nodes")
-    head, *rows = table(out)
+    head, *rows, _ = table(out)  # the last line says which node is needed
     assert code == 0
     assert head[:3] == ["Node", "State", "Heartbeat"]
     assert [row[:2] for row in rows] == [
@@ -435,6 +435,26 @@ def test_nodes_lists_state_of_each_node(system: System) -> None:
         "a",
         "c",
     ]
+
+
+@pytest.mark.django_db
+def test_nodes_says_which_of_them_can_be_stopped() -> None:
+    now = database_now("default")
+    given = {"host": "web", "pid": 7, "version": "0.1", "started_at": now, "heartbeat_at": now}
+    for name, namespace in (("a", ""), ("b", "shop"), ("c", "idle")):
+        Node.objects.create(id=name, name=name, namespace=namespace, **given)
+    make_idle_job(name="stock", namespace="shop")
+    assert call("nodes").out.endswith(
+        "\nAny one node can be stopped: other live nodes schedule its jobs.\n"
+    )
+    make_idle_job(name="report", namespace="billing")
+    make_idle_job(name="import", namespace="fx", enabled=False)
+    needed = "\nIf you stop a, nothing is scheduled for namespace billing.\n"
+    assert call("nodes").out.endswith(needed)
+    assert call("nodes", "--namespace", "shop").out.endswith(needed)
+    Node.objects.filter(name="b").update(heartbeat_at=now - timedelta(hours=1))
+    assert "If you stop a, nothing is scheduled for namespaces billing, shop." in call("nodes").out
+    assert "If you stop" not in call("nodes", "--json").out
 
 
 @pytest.mark.django_db

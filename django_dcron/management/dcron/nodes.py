@@ -10,12 +10,14 @@ Exit codes:
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.db.models import Q
 
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.management.dcron.exits import negative_result
@@ -34,19 +36,21 @@ from django_dcron.management.dcron.output import (
     iso,
     seconds,
 )
-from django_dcron.models import Node
+from django_dcron.models import Job, Node
 from django_dcron.policies.health.problems import Problem
 from django_dcron.utils import time_format
 
 HELP = (
-    "List the nodes (runcron processes) with their state, shards and clock skew. Dead nodes are "
-    "removed after 24 hours. Exit code 1: no node is live."
+    "List the nodes (runcron processes) with their state, shards and clock skew, and say which of "
+    "them can be stopped. Dead nodes are removed after 24 hours. Exit code 1: no node is live."
 )
 EXAMPLES = """
 nodes
 nodes --namespace shop
 nodes --json
 """
+NAMED = 5
+"""The maximum number of namespaces named for each node."""
 LIVE, STALLED, EXPIRED = "live", "stalled", "expired"
 STYLES = {LIVE: GOOD, STALLED: WARNING, EXPIRED: QUIET}
 
@@ -76,6 +80,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         ]
         columns = [Column("Node", wraps=True), Column("State"), *numbers, *place]
         out.table(columns, (list(_cells(node)) for node in found))
+        for text in _stop_texts(found, cluster.nodes() if options["namespace"] else found):
+            out.line(text)
     if any(cluster.is_live(node) for node in found):
         return
     namespace = options["namespace"]
@@ -89,6 +95,24 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             f"{start} --namespace {shlex.quote(namespace)}"
         )
     raise negative_result(f"No node is live, so no jobs will start. {start}")
+
+
+def _stop_texts(found: Sequence[Node], nodes: Sequence[Node]) -> Iterator[str]:
+    """Yield what stops if one of the ``found`` nodes stops. ``nodes`` are all nodes."""
+    jobs = Job.objects.using(alias_for(Job)).order_by()
+    wanted = jobs.filter(Q(enabled=True) | Q(paused_until__isnull=False))
+    alone = cluster.namespaces_of_one_node(
+        nodes, wanted.values_list("namespace", flat=True).distinct()
+    )
+    working = [node for node in found if node.pk in alone]
+    for node in working:
+        if namespaces := alone[node.pk]:
+            more = len(namespaces) - NAMED
+            names = ", ".join(namespaces[:NAMED]) + (f" and {more} more" if more > 0 else "")
+            noun = "namespace" if len(namespaces) == 1 else "namespaces"
+            yield f"If you stop {node.name}, nothing is scheduled for {noun} {names}."
+    if working and not any(alone[node.pk] for node in working):
+        yield "Any one node can be stopped: other live nodes schedule its jobs."
 
 
 def _state(node: Node) -> str:

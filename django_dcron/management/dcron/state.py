@@ -117,11 +117,7 @@ def _report_absence(output: Output, file: PidFile) -> NoReturn:
             f"The node was killed: {file.path} exists, but its process has ended.",
             returncode=EXIT_KILLED,
         )
-    raise CommandError(
-        f"No node is running with this pid file: {file.path} doesn't exist. For nodes without a "
-        "pid file, or on other machines, see manage.py dcron nodes.",
-        returncode=EXIT_STOPPED,
-    )
+    raise CommandError(stop.no_node_text(file), returncode=EXIT_STOPPED)
 
 
 def _health_from_heartbeat(pid: int) -> ProbeResult | None:

@@ -86,8 +86,18 @@ def drain(file: PidFile, timeout: timedelta, *, force: bool) -> str:
         return f"The node was killed: process {holder.pid}."
 
 
+def no_node_text(file: PidFile) -> str:
+    return (
+        f"No node is running with this pid file: {file.path} doesn't exist. For nodes without a "
+        "pid file, or on other machines, see manage.py dcron nodes."
+    )
+
+
 def _without_holder(file: PidFile) -> str:
     if not file.path.exists():
-        return f"No node is running with this pid file: {file.path} doesn't exist."
+        return (
+            f"{no_node_text(file)} To stop a runcron process: kill -TERM PID. Its runs continue "
+            "in the workers; a node with --embedded waits for the runs that it executes."
+        )
     file.clear()
     return f"The node has ended already. Removed its pid file {file.path}."

@@ -11,6 +11,7 @@ from django_dcron import targets
 from django_dcron.exceptions import UnknownTarget
 from django_dcron.targets import Invocation, TargetKind
 from tests.logs import logged
+from tests.management.calling import call
 from tests.refusals import refusal
 from tests.waiting import TIMEOUT
 
@@ -91,6 +92,25 @@ def test_task_modules_that_fail_to_import_are_reported(
     assert "no module named shpo" in str(caught.value.params["why"])
     assert logged(caplog, "tasks_not_imported")
     assert "no module named shpo" in targets.discovery_problem()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("option", ["", "--traceback"])
+def test_dcron_commands_log_failed_imports_without_the_traceback(
+    app: celery.Celery,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    option: str,
+) -> None:
+    def import_modules() -> None:
+        raise ImportError("no module\nnamed shpo")
+
+    monkeypatch.setattr(app.loader, "import_default_modules", import_modules)
+    call("doctor", *filter(None, [option]))
+    (message,) = logged(caplog, "tasks_not_imported")
+    place = f"{__file__}:{import_modules.__code__.co_firstlineno + 1}"
+    short = f" error=ImportError: no module named shpo at={place} " in message
+    assert (short, "Traceback" in caplog.text) == (not option, bool(option))
 
 
 def in_a_new_process(code: str) -> list[str]:

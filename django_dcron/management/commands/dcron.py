@@ -261,7 +261,8 @@ class Command(BaseCommand):
                 "skip_checks_of_node": options.get("skip_checks", False),
             }
         try:
-            return super().execute(*args, **options)
+            with _short_import_errors(options):
+                return super().execute(*args, **options)
         except SystemCheckError as error:
             error.returncode = USAGE_ERROR
             raise
@@ -314,6 +315,14 @@ def _acting_on_command_line(subcommand: str) -> AbstractContextManager[None]:
     from django_dcron.management.dcron.command_line_user import acting_on_command_line
 
     return acting_on_command_line()
+
+
+def _short_import_errors(options: dict[str, Any]) -> AbstractContextManager[None]:
+    if options["subcommand"] in UNCHECKED or options.get("traceback"):
+        return nullcontext()  # the log of a node has the traceback
+    from django_dcron.management.dcron.import_errors import short_import_errors
+
+    return short_import_errors()
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:

@@ -1634,6 +1634,17 @@ def test_backfill_takes_times_of_day_in_the_time_zone_of_the_job() -> None:
         assert shown["occurrences"] == ["2026-11-02T18:30:00Z", "2026-11-02T19:30:00Z"]
         code, message = call("backfill", "hourly", "16:00", "14:00", "--dry-run")
         assert (code, "isn't before the end" in message) == (2, True)
+        code, message = call("backfill", "hourly", "16:00", "17:31", "--dry-run")
+        assert (code, message) == (
+            2,
+            "END 17:31 is later than now, 17:30:00. To backfill until now, use END now.",
+        )
+
+
+def test_backfill_says_that_it_takes_one_job() -> None:
+    make_job(name="hourly", namespace="shop")
+    code, message = call("backfill", "shop/*", "10m", "now", "--dry-run")
+    assert (code, "one job" in message, "'shop/*' is a pattern" in message) == (2, True, True)
 
 
 def test_refusal_of_a_backfill_of_pruned_runs_has_times_in_the_zone_of_the_job() -> None:

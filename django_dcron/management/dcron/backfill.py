@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Count
 
 from django_dcron import control
@@ -23,6 +23,7 @@ from django_dcron.jobs.backfill import UNSUCCESSFUL, Backfill
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.delay_cautions import DelayCautions
 from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.job_selection import is_pattern
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.management.dcron.output import (
@@ -91,7 +92,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    output, job = Output(command, options), find_job(options["job"])
+    output, job = Output(command, options), _find_one_job(options["job"])
     now = database_now(alias_for(Job))
     planned = _backfill(job, options, now)
     waits = bool(planned.occurrences) and not (options["dry_run"] or options["no_wait"])
@@ -114,6 +115,18 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         output.json(document | {"cautions": cautions_document(cautions)})
     if waits:
         _report_end(output, job, ended, len(planned.occurrences))
+
+
+def _find_one_job(text: str) -> Job:
+    try:
+        return find_job(text)
+    except CommandError as error:
+        if is_pattern(text):
+            raise usage_error(
+                f"backfill takes one job, but {text!r} is a pattern for several jobs. Backfill "
+                "each of its jobs. To list the jobs: manage.py dcron list"
+            ) from error
+        raise
 
 
 def _report_end(output: Output, job: Job, ended: dict[str, int] | None, created: int) -> None:
@@ -149,6 +162,8 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
             option_values.parse_past_time(name.upper(), options[name], now, zone).astimezone(zone)
             for name in ("start", "end")
         )
+        if end <= start:
+            _refuse_coming_clock_time(options["end"], now, zone)
         return control.backfill(job, start, end, **chosen)
     except InvalidSchedule as error:
         raise negative_result(f"The schedule of {job} is invalid: {error}") from error
@@ -157,6 +172,18 @@ def _backfill(job: Job, options: dict[str, Any], now: datetime) -> Backfill:
     except ValueError as error:
         zone_text = f"START and END without an offset are in the job's time zone, {zone}."
         raise usage_error(f"{with_full_stop(error)} {zone_text}") from error
+
+
+def _refuse_coming_clock_time(text: str, now: datetime, zone: tzinfo) -> None:
+    """Raise ``CommandError`` if END is a time of day that clocks in ``zone`` show later today.
+
+    Its last one, yesterday's, isn't meant if it is before START.
+    """
+    last, today = option_values.last_clock_time(text, now, zone), now.astimezone(zone)
+    if last is not None and last.date() < today.date():
+        raise usage_error(
+            f"END {text} is later than now, {today:%H:%M:%S}. To backfill until now, use END now."
+        )
 
 
 def _print_occurrences(output: Output, job: Job, planned: Backfill, *, every: bool) -> None:

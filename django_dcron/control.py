@@ -30,6 +30,7 @@ from django_dcron.jobs.manual_runs import rerun, trigger, trigger_many
 from django_dcron.jobs.pausing import pause, pause_many, resume, resume_many
 from django_dcron.jobs.preview import preview
 from django_dcron.jobs.queued_reruns import latest_failed_attempt_id, rerun_failures
+from django_dcron.jobs.restoring import restore
 from django_dcron.jobs.reverting import revert
 from django_dcron.jobs.row_arguments import require_row, require_rows
 from django_dcron.jobs.saving import save, save_many
@@ -56,6 +57,7 @@ __all__ = [
     "preview",
     "rerun",
     "rerun_failures",
+    "restore",
     "resume",
     "resume_many",
     "revert",

@@ -44,8 +44,8 @@ CONTROL = (
     *("trigger", "trigger_many", "cancel", "cancel_many", "rerun", "pause", "resume"),
     *("pause_many", "resume_many", "freeze", "unfreeze", "set_incident_state"),
     *("latest_failed_attempt_id", "rerun_failures", "backfill", "preview", "save", "save_many"),
-    *("update_or_create", "revert", "delete", "save_calendar", "delete_calendar", "save_limit"),
-    *("delete_limit", "acting_as"),
+    *("update_or_create", "revert", "delete", "restore", "save_calendar", "delete_calendar"),
+    *("save_limit", "delete_limit", "acting_as"),
 )
 EXCEPTIONS = (
     *("PermanentFailure", "RetryLater", "RunCancelled", "RunTimedOut", "DcronError"),

@@ -19,6 +19,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -54,6 +55,19 @@ from django_dcron.runs.endings import final_columns
 
 BATCH_SIZE = 1_000
 """Runs that are cancelled or erased at once."""
+_FREED: dict[str, Any] = {
+    "enabled": False,
+    "paused_until": None,
+    "pause_reason": "",
+    "calendar": None,
+    "limit": None,
+    "after": {},
+    "import_key": None,
+    "imported": None,
+    "declared": None,
+}
+LOST_FIELDS = frozenset({"name", *_FREED})
+"""The fields whose values the row of a deleted job doesn't keep."""
 
 
 def delete_job(job: Job, *, expected_version: int | None = None, erase: bool = False) -> None:
@@ -127,16 +141,8 @@ def _keep_for_history(job: Job, using: str) -> None:
     for model in (Statistics, PendingCount, AlertCheck, Incident):
         model.objects.using(using).filter(job=job.pk).delete()
     Job.objects.using(using).filter(pk=job.pk).update(
+        **_FREED,
         name=deleted_name(job),
-        enabled=False,
-        paused_until=None,
-        pause_reason="",
-        calendar=None,
-        limit=None,
-        after={},
-        import_key=None,
-        imported=None,
-        declared=None,
         version=job.version + 1,
         deleted_at=UtcNow(),
     )

@@ -1,4 +1,4 @@
-"""Test ``control.revert``: which edits it undoes, and which ones it refuses."""
+"""Test ``control.revert`` and ``control.restore``: what they undo, and what they refuse."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,9 +11,10 @@ from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs import reverting
 from django_dcron.jobs.audit.differences import LONGEST
 from django_dcron.jobs.audit.entries import entries_of, logged_changes_of
-from django_dcron.jobs.representation import document_of
-from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Limit
-from tests.factories import make_idle_job, make_job
+from django_dcron.jobs.representation import document_of, to_json
+from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Limit, Run
+from django_dcron.models.job_states import EXHAUSTED
+from tests.factories import make_idle_job, make_job, make_run
 
 pytestmark = pytest.mark.django_db
 
@@ -255,3 +256,102 @@ def test_deleted_job_is_not_reverted() -> None:
     with pytest.raises(Conflict):
         control.revert(job, entry)
     assert latest_entry(job).action == "delete"
+
+
+def deletion(job: Job, **options: Any) -> AuditEntry:
+    """Delete the job and return the entry."""
+    with control.acting_as("mallory"):
+        control.delete(Job.objects.get(pk=job.pk), **options)
+    return latest_entry(job)
+
+
+@pytest.mark.parametrize("has_history", [True, False])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"schedule": "0 3 1 1 *\nH 4 1 1 *", "timezone": "Asia/Tokyo", "namespace": "shop"},
+        {"target": "tests.app.tasks.echo", "args": [1, "ä", None], "kwargs": {"a": {"b": [1]}}},
+        {"tags": ["a"], "description": "null", "timeout": timedelta(minutes=1, milliseconds=500)},
+        {"retry_backoff_factor": 1.5, "ends_at": datetime(2090, 1, 1, 0, 0, 0, 5, tzinfo=UTC)},
+        {"calendar_id": "closed", "limit_id": "api", "after": {"first": "ended"}},
+        {"enabled": False, "pause_reason": "deploy"},
+        {
+            "enabled": False,
+            "pause_reason": "deploy",
+            "paused_until": datetime(2090, 1, 1, tzinfo=UTC),
+        },
+        {"name": "x" * Job._meta.get_field("name").max_length},
+    ],
+)
+def test_deleted_job_is_restored(values: dict[str, Any], has_history: bool) -> None:
+    control.save_calendar(Calendar(name="closed", dates="SAT"))
+    control.save_limit(Limit(name="api", max_running=1))
+    make_idle_job(name="first")
+    job = make_job(**{"schedule": "0 0 1 1 *"} | values)
+    before, next_at = definition(job), Cursor.objects.get(pk=job.pk).next_at
+    if has_history:
+        make_run(job, "succeeded")
+
+    restored = control.restore(deletion(job))
+
+    new = {"id": restored.pk, "created_at": to_json(restored.created_at)}
+    assert definition(restored) == before | new
+    assert restored.pk != job.pk
+    assert Cursor.objects.get(pk=restored.pk).next_at == next_at
+    assert not Run.objects.filter(job=restored).exists()
+    assert Run.objects.filter(job=job.pk).count() == has_history
+    (created,) = logged_changes_of(restored)
+    assert created.action == "create"
+    assert created.reason.startswith(f"restores job {job.pk} (mallory, ")
+
+
+@pytest.mark.parametrize(
+    "values", [{"description": "x" * (LONGEST + 1)}, {"kwargs": {"api_token": "hush"}}]
+)
+def test_values_that_only_the_deleted_row_has(values: dict[str, Any]) -> None:
+    job = make_idle_job(target="tests.app.tasks.echo", **values)
+    make_run(job, "succeeded")
+    entry = deletion(job)
+    restored = control.restore(entry)
+    assert {name: getattr(restored, name) for name in values} == values
+
+    erased = deletion(restored, erase=True)
+    with pytest.raises(NotPossible) as caught:
+        control.restore(erased)
+    assert caught.value.code == "incomplete"
+    assert str(caught.value.params["fields"]) == next(iter(values))
+    assert not Job.objects.exists()
+
+
+def test_deletion_is_not_undone_if_the_name_is_taken_or_a_row_is_missing() -> None:
+    control.save_limit(Limit(name="api", max_running=1))
+    job = make_idle_job(limit_id="api")
+    entry = deletion(job)
+    other = make_idle_job(name=job.name)
+    with pytest.raises(ValidationError):
+        control.restore(entry)
+    control.delete(other)
+    control.delete_limit(Limit.objects.get())
+    with pytest.raises(ValidationError) as caught:
+        control.restore(entry)
+    assert "limit" in caught.value.error_dict
+    assert not Job.objects.exists()
+
+
+def test_finished_job_is_restored_without_an_occurrence() -> None:
+    job = make_idle_job(enabled=False, pause_reason=EXHAUSTED)
+    Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T09:00")
+    restored = control.restore(deletion(job))
+    assert restored.is_finished
+    assert Cursor.objects.get(pk=restored.pk).next_at is None
+
+
+def test_only_a_deletion_of_a_job_is_undone() -> None:
+    job = make_idle_job()
+    control.save_limit(Limit(name="api", max_running=1))
+    control.delete_limit(Limit.objects.get())
+    for entry in AuditEntry.objects.all():
+        with pytest.raises(NotPossible) as caught:
+            control.restore(entry)
+        assert caught.value.code == "not_a_deletion"
+    assert Job.objects.get() == job

@@ -1,11 +1,11 @@
-"""``dcron revert``: which edit it reverts, its output and its refusals."""
+"""``dcron revert``: which edit or deletion it undoes, its output and its refusals."""
 
 import pytest
 
 from django_dcron import control
 from django_dcron.management.dcron.exits import NEGATIVE, USAGE_ERROR
 from django_dcron.models import AuditEntry, Cursor, Job
-from tests.factories import forget_entries, make_idle_job
+from tests.factories import forget_entries, make_idle_job, make_run
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
@@ -88,3 +88,60 @@ def test_job_or_edit_that_does_not_exist(job: Job) -> None:
     assert "version 9" in call("revert", "shop/report", "--version", "9").err
     forget_entries()
     assert call("revert", "shop/report").code == USAGE_ERROR
+
+
+@pytest.mark.parametrize("has_history", [True, False])
+def test_deletion_is_undone(job: Job, has_history: bool) -> None:
+    if has_history:
+        make_run(job, "succeeded")
+    next_at = Cursor.objects.get().next_at
+    call("delete", "shop/report", "--yes")
+
+    planned = call("revert", "shop/report", "--dry-run")
+    assert not Job.objects.exists()
+    result = call("revert", "shop/report")
+
+    assert result.code == planned.code == 0
+    assert planned.out == f"{result.out}Nothing was changed.\n"
+    assert "  max_attempts: 4\n" in result.out
+    assert (f"shop/report (deleted {job.pk})" in result.out) == has_history
+    restored = Job.objects.get()
+    assert (str(restored), restored.max_attempts, restored.enabled) == ("shop/report", 4, True)
+    assert Cursor.objects.get().next_at == next_at
+    assert call("revert", "shop/report").code == USAGE_ERROR  # the restored job has no edit
+
+
+def test_undone_deletion_as_json(job: Job) -> None:
+    control.pause(job, "deploy")
+    control.delete(job)
+    planned = call("revert", "shop/report", "--dry-run", "--json").json
+    done = call("revert", str(job.pk), "--json").json
+    restored = Job.objects.get()
+    assert done == planned | {"dry_run": False, "id": restored.pk}
+    assert done["changes"]["enabled"] == [True, False]
+    assert (restored.enabled, restored.pause_reason) == (False, "deploy")
+
+
+def test_deletion_that_cannot_be_undone(job: Job) -> None:
+    job.kwargs = {"token": "hush"}
+    job.target = "tests.app.tasks.echo"
+    control.save(job)
+    control.delete(job)
+    result = call("revert", "shop/report")
+    assert (result.code, Job.objects.count()) == (NEGATIVE, 0)
+    assert "kwargs" in result.err
+    assert "hush" not in result.err
+    assert call("revert", "shop/report", "--version", "2").code == USAGE_ERROR
+
+
+def test_error_about_a_deleted_job_says_who_deleted_it(job: Job) -> None:
+    make_run(job, "succeeded")
+    with control.acting_as("mallory"):
+        control.delete(job)
+    for command in (["show"], ["why"], ["next"], ["run"], ["history"]):
+        result = call(*command, "shop/report")
+        assert result.code == USAGE_ERROR
+        assert "mallory deleted it at " in result.err
+        assert "manage.py dcron revert shop/report" in result.err
+        assert f"manage.py dcron history 'shop/report (deleted {job.pk})'" in result.err
+    assert "mallory" not in call("show", "shop/unknown").err

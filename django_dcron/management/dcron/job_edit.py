@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -21,16 +22,10 @@ Changes = Mapping[str, tuple[Any, Any]]
 
 def perform_edit(output: Output, job: Job, edit: Callable[[], object], *, is_dry: bool) -> None:
     """Show what ``edit`` changes in ``job``. If ``is_dry``, nothing stays saved."""
-    before, label, next_before = portable_document(job), job_keys(job), _next_at(job)
-    if is_dry:
-        using = alias_for(Job)
-        with transaction.atomic(using=using):
-            edit()
-            next_after = _next_at(job)
-            transaction.set_rollback(True, using=using)
-    else:
+    before, label, next_before = portable_document(job), job_keys(job), next_occurrence_of(job)
+    with rolled_back(is_dry):
         edit()
-        next_after = _next_at(job)
+        next_after = next_occurrence_of(job)
     changes = changed_values(before, portable_document(job))
     if output.is_json:
         output.json({"version": 1, **label, **edit_document(changes, next_after, is_dry=is_dry)})
@@ -43,6 +38,18 @@ def perform_edit(output: Output, job: Job, edit: Callable[[], object], *, is_dry
         output.line(f"{label['job']}: next occurrence: {time_text(next_after)}")
     if is_dry:
         output.line("Nothing was changed.")
+
+
+@contextmanager
+def rolled_back(is_dry: bool) -> Iterator[None]:
+    """Roll back what the block writes, if ``is_dry``."""
+    if not is_dry:
+        yield
+        return
+    using = alias_for(Job)
+    with transaction.atomic(using=using):
+        yield
+        transaction.set_rollback(True, using=using)
 
 
 def changed_values(before: Document, after: Document) -> Changes:
@@ -66,7 +73,7 @@ def change_texts(changes: Changes) -> Iterator[str]:
         yield f"{name}: {old} -> {new}"
 
 
-def _next_at(job: Job) -> datetime | None:
+def next_occurrence_of(job: Job) -> datetime | None:
     """Return the job's next occurrence, or None."""
     rows = Cursor.objects.using(alias_for(Cursor)).filter(pk=job.pk)
     return rows.values_list("next_at", flat=True).first()

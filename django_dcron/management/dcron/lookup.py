@@ -9,11 +9,14 @@ from django.core.management.base import CommandError
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.run_ids import id_range
+from django_dcron.jobs.audit.entries import actor_text
+from django_dcron.jobs.restoring import deleted_row_of, deletion_of
 from django_dcron.jobs.sync import plan
 from django_dcron.management.dcron.exits import usage_error
-from django_dcron.models import Job, Node, Run
+from django_dcron.management.dcron.output import time_text
+from django_dcron.models import AuditEntry, Job, Node, Run
 from django_dcron.models.job import JobQuerySet
-from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE, label_of
 from django_dcron.targets import declarations
 from django_dcron.utils.suggestions import did_you_mean, similar_names
 
@@ -31,13 +34,32 @@ NAMES_COMPARED = 20_000
 
 
 def find_job(text: str, *, with_deleted: bool = False) -> Job:
-    """Return the job, with its cursor and statistics.
+    """Return the job, with its cursor and statistics. Raises ``CommandError``.
 
     A name takes precedence over a number. A name alone prefers the namespace ``default`` over
     others.
     """
+    jobs = _jobs(with_deleted=with_deleted)
+    if (job := _named_job(text, jobs)) is None:
+        raise _unknown_job(text, jobs)
+    return job
+
+
+def find_job_or_deletion(text: str) -> Job | AuditEntry:
+    """Return the job, or else the audit entry of its deletion. Raises ``CommandError``."""
+    jobs = _jobs()
+    if (found := _named_job(text, jobs) or _deletion_of(text)) is None:
+        raise _unknown_job(text, jobs)
+    return found
+
+
+def _jobs(*, with_deleted: bool = False) -> JobQuerySet:
     manager = Job.with_deleted if with_deleted else Job.objects
-    jobs = manager.using(alias_for(Job)).select_related("cursor", "statistics", "calendar")
+    return manager.using(alias_for(Job)).select_related("cursor", "statistics", "calendar")
+
+
+def _named_job(text: str, jobs: JobQuerySet) -> Job | None:
+    """Return the job. Raises ``CommandError`` if several jobs have the name."""
     namespace, slash, name = text.rpartition("/")
     exact = jobs.filter(namespace=namespace if slash else DEFAULT_NAMESPACE, name=name).first()
     if exact:
@@ -50,10 +72,16 @@ def find_job(text: str, *, with_deleted: bool = False) -> Job:
     if elsewhere:
         names = _join_names([_full_name(job) for job in elsewhere])
         raise usage_error(f"Several jobs are named {text!r}: {names}.")
-    numbered = jobs.filter(pk=int(text)).first() if re.fullmatch(r"[0-9]{1,18}", text) else None
-    if numbered:
-        return numbered
-    raise usage_error(f"Unknown job {text!r}{_hint(text, jobs)}")
+    return jobs.filter(pk=int(text)).first() if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def _deletion_of(text: str) -> AuditEntry | None:
+    namespace, _, name = text.rpartition("/")
+    return deletion_of(label_of(namespace or DEFAULT_NAMESPACE, name))
+
+
+def _unknown_job(text: str, jobs: JobQuerySet) -> CommandError:
+    return usage_error(f"Unknown job {text!r}{_hint(text, jobs)}")
 
 
 def find_run(text: str) -> Run:
@@ -138,6 +166,8 @@ def _hint(text: str, jobs: JobQuerySet) -> str:
         if refused := next((each for each in plan() if each.job == text and each.is_problem), None):
             return f"{missing}. dcron sync refuses it: {'; '.join(refused.details)}"
         return f"{missing}. Run manage.py dcron sync, or restart the nodes."
+    if deletion := _deletion_of(text):
+        return _deletion_hint(deletion)
     if re.match(r"[A-Za-z_]\w*=", text):
         return ". To pass arguments to a run: --kwargs '{\"days\": 30}'"
     _, _, name = text.rpartition("/")
@@ -152,6 +182,18 @@ def _hint(text: str, jobs: JobQuerySet) -> str:
     if not alike:
         return ". To list all jobs: manage.py dcron list"
     return f". Did you mean {_join_names([str(job) for job in alike], ' or ')}?"
+
+
+def _deletion_hint(deletion: AuditEntry) -> str:
+    """Return who deleted the job, and what can be done."""
+    label = shlex.quote(deletion.label)
+    text = (
+        f": {actor_text(deletion)} deleted it at {time_text(deletion.at)}. To undo that: manage.py "
+        f"dcron revert {label}. To show its changes: manage.py dcron audit {label}"
+    )
+    if row := deleted_row_of(deletion):
+        text += f". To show its runs: manage.py dcron history {shlex.quote(str(row))}"
+    return text
 
 
 def _join_names(names: list[str], last: str = ", ") -> str:

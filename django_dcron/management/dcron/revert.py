@@ -1,15 +1,16 @@
-"""``manage.py dcron revert``: undo an edit of a job.
+"""``manage.py dcron revert``: undo an edit or the deletion of a job.
 
 Exit codes:
 
 - 0: success.
-- 1: the edit can't be reverted, and nothing was changed.
-- 2: there is no such job or edit, and nothing was changed.
+- 1: the edit or deletion can't be undone, and nothing was changed.
+- 2: there is no such job, edit or deletion, and nothing was changed.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -17,20 +18,30 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_dcron import control
 from django_dcron.exceptions import Conflict, NotPossible
+from django_dcron.jobs.representation import JOB_FIELDS, portable_document
+from django_dcron.jobs.restoring import deleted_row_of
 from django_dcron.jobs.reverting import edit_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.job_edit import perform_edit
-from django_dcron.management.dcron.lookup import JOB_HELP, find_job
+from django_dcron.management.dcron.job_edit import (
+    changed_values,
+    edit_document,
+    next_occurrence_of,
+    perform_edit,
+    rolled_back,
+)
+from django_dcron.management.dcron.lookup import JOB_HELP, find_job, find_job_or_deletion
 from django_dcron.management.dcron.option_values import parse_whole_number
-from django_dcron.management.dcron.output import Output, add_json
+from django_dcron.management.dcron.output import GOOD, Output, add_json, time_text
 from django_dcron.models import AuditEntry, Job
+from django_dcron.utils.control_characters import escape_line_breaks
 
 HELP = (
     "Undo an edit of a job: set the fields that the edit changed back to their old values in the "
     "audit log. By default, undoes the latest edit. A revert is an edit, too, so a second one "
-    "undoes the first. All fields are reverted or none. Exit codes: 1 if the edit can't be "
-    "reverted, because a field was changed again, for example; 2 if there is no such job or edit. "
-    "Then nothing was changed."
+    "undoes the first. All fields are reverted or none. If the job was deleted, creates it again, "
+    "without its history. Exit codes: 1 if the edit or deletion can't be undone, because a field "
+    "was changed again, for example; 2 if there is no such job, edit or deletion. Then nothing was "
+    "changed."
 )
 EXAMPLES = """
 revert nightly-report --dry-run
@@ -55,10 +66,14 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
-    job = find_job(options["job"])
-    entry = _find_edit(job, options["version"])
+    version, is_dry = options["version"], options["dry_run"]
+    found = find_job(options["job"]) if version else find_job_or_deletion(options["job"])
     output = Output(command, options)
-    perform_edit(output, job, lambda: _revert(job, entry), is_dry=options["dry_run"])
+    if isinstance(found, AuditEntry):
+        _undo_deletion(output, found, is_dry=is_dry)
+        return
+    job, entry = found, _find_edit(found, version)
+    perform_edit(output, job, lambda: _undo(lambda: control.revert(job, entry)), is_dry=is_dry)
 
 
 def _find_edit(job: Job, version: int | None) -> AuditEntry:
@@ -71,9 +86,31 @@ def _find_edit(job: Job, version: int | None) -> AuditEntry:
     return entry
 
 
-def _revert(job: Job, entry: AuditEntry) -> None:
+def _undo_deletion(output: Output, entry: AuditEntry, *, is_dry: bool) -> None:
+    history = deleted_row_of(entry)
+    with rolled_back(is_dry):
+        job = _undo(lambda: control.restore(entry))
+        next_at = next_occurrence_of(job)
+    values = changed_values(portable_document(Job()), portable_document(job))
+    if output.is_json:
+        keys = {"job": str(job), "id": None if is_dry else job.pk}
+        output.json({"version": 1, **keys, **edit_document(values, next_at, is_dry=is_dry)})
+        return
+    output.line(f"{job}: created again as it was deleted at {time_text(entry.at)}", GOOD)
+    for name in values:
+        field = JOB_FIELDS[name]
+        output.line(f"  {name}: {escape_line_breaks(field.text(field.json_of(job)))}")
+    if next_at is not None:
+        output.line(f"{job}: next occurrence: {time_text(next_at)}")
+    if history is not None:
+        output.line(f"Its history stays with the deleted job: {history}")
+    if is_dry:
+        output.line("Nothing was changed.")
+
+
+def _undo(undo: Callable[[], Job]) -> Job:
     try:
-        control.revert(job, entry)
+        return undo()
     except (Conflict, NotPossible) as error:
         raise negative_result(f"Nothing was changed. {error}") from None
     except ValidationError as error:

@@ -229,7 +229,7 @@ def draw_fields(text: str, hash_key: str) -> str:
 def _texts(text: str) -> list[tuple[FieldKind, str]]:
     """Return the kind and text of each field, seconds first. Raises ``InvalidSchedule``."""
     texts = text.upper().split()
-    begins_with_word = len(texts) > 1 and len(texts[0]) > 1 and texts[0].isalpha()
+    begins_with_word = len(texts) > 1 and len(texts[0]) > 1 and texts[0].rstrip(",").isalpha()
     looks_like_sentence = begins_with_word and "*" not in text
     has_fields = 5 <= len(texts) <= 7
     value = repr(text)

@@ -16,6 +16,19 @@ import re
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 
+from django_dcron.schedules.sentence_dates import (
+    DAY,
+    DAYS,
+    ISO_DATE,
+    MONDAY_FIRST,
+    MONTH,
+    NEAR_DAY,
+    day_name,
+    month_name,
+    near_date,
+    parse_iso_date,
+    with_iso_dates,
+)
 from django_dcron.schedules.sentence_times import (
     PARTS_OF_DAY,
     Time,
@@ -28,14 +41,6 @@ from django_dcron.schedules.sentence_times import (
 )
 
 MAX_LENGTH = 200
-_DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
-_MONDAY_FIRST = (*_DAYS[1:], "SUN")
-_DAY = r"(?:sun|mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?)(?:days?)?"  # also their plurals
-_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-_MONTH = (
-    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?"
-    r"|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
-)
 _ORDINAL = r"(?:\d{1,2}(?:st|nd|rd|th)|last)"
 _ORDINALS = {"first": "1st", "second": "2nd", "third": "3rd", "fourth": "4th", "fifth": "5th"}
 _NUMBERS = {
@@ -62,28 +67,24 @@ _UNITS_SPELLED_OUT = {
 }
 _EVERY = r"(?:every |each |on )?"
 _OF_MONTH = r"(?: of (?:the|every|each|a) month)"
-_ISO_DATE = r"(?:19[789]|20\d)\d-\d{2}-\d{2}"
-_ISO_TIME = rf"({_ISO_DATE})[T ](\d{{2}}:\d{{2}}(?::\d{{2}})?(?:Z|[+-]\d{{2}}:\d{{2}})?)"
-_START = rf"(?:(?:counted |starting )?from|starting|since)(?: on)? ({_ISO_DATE})"
+_ISO_TIME = rf"({ISO_DATE})[T ](\d{{2}}:\d{{2}}(?::\d{{2}})?(?:Z|[+-]\d{{2}}:\d{{2}})?)"
+_START = rf"(?:(?:counted |starting )?from|starting|since)(?: on)? ({ISO_DATE})"
 _REPEATED = r"every (?P<number>\d{1,3}|other) (?P<unit>weeks?|days?)(?: on (?P<days>.+))?"
-_EVERY_OTHER_DAY_OF_WEEK = rf"every (?:2nd|other) ({_DAY})|(?:biweekly|fortnightly) on ({_DAY})"
+_EVERY_OTHER_DAY_OF_WEEK = rf"every (?:2nd|other) ({DAY})|(?:biweekly|fortnightly) on ({DAY})"
 _INTERVAL = r"every (?:(\d{1,4}) )?(second|minute|hour)s?(?: (.+))?"
-_IN_MONTHS = rf"\bin ({_MONTH}(?: and (?:in )?{_MONTH})*)(?= |$)"
-_DAY_RANGE = rf"({_DAY})(?: to | through | until | ?- ?)({_DAY})"
+_IN_MONTHS = rf"\bin ({MONTH}(?: and (?:in )?{MONTH})*)(?= |$)"
+_DAY_RANGE = rf"({DAY})(?: to | through | until | ?- ?)({DAY})"
 _SINGLE_TIME = re.compile(
     r"\b(?:next|today|tonight|tomorrow|once(?! (?:an?|per|each|every)\b))\b"
     r"|^in (?:an?|\d{1,4}) (?:second|minute|hour|day|week|month)s?\b"
-    rf"|\b{_ISO_DATE}(?!\d)|\b\d{{1,2}}[./]\d{{1,2}}[./]\d{{4}}\b"
+    rf"|\b{ISO_DATE}(?!\d)|\b\d{{1,2}}[./]\d{{1,2}}[./]\d{{4}}\b"
 )
-_NEAR_DAY = "(?:today|tonight|tomorrow)"
 _REPEATING = re.compile(
     r"\b(?:every|each|hourly|daily|nightly|weekly|biweekly|fortnightly|monthly|quarterly|yearly"
     r"|annually|weekdays?|weekends?|from|since|starting|until|not|except|before|after|between"
     r"|(?:mon|tues|wednes|thurs|fri|satur|sun)days)\b"
 )
-EXAMPLE_DATE = "2026-12-07"
-"""The date of the schedule that is suggested for a single time without a date."""
-_EXAMPLE = f"@at {EXAMPLE_DATE}T09:00"
+_ANY_DATE, _ANY_TIME = "YYYY-MM-DD", "HH:MM"
 _KNOWN_WORDS = PARTS_OF_DAY | {"working", "business"}
 _QUARTERS = "JAN,APR,JUL,OCT"
 _LAST_OF_QUARTERS = "MAR,JUN,SEP,DEC"
@@ -123,33 +124,49 @@ def schedule_of_sentence(text: str, today: date | None = None) -> str | None:
 
 
 def replace_sentences(text: str, today: date) -> str:
-    """Return the text of a schedule with schedule text for each line that is a sentence."""
-    return "\n".join(schedule_of_sentence(line, today) or line for line in text.split("\n"))
+    """Return the text of a schedule with schedule text for each line that is a sentence.
+
+    A line for a single time on a day such as "tomorrow" becomes this time, such as
+    2026-12-04T18:00, which isn't a schedule either. The error then shows the schedule to write.
+    """
+    return "\n".join(
+        schedule_of_sentence(line, today) or _time_on_near_day(line, today) or line
+        for line in text.split("\n")
+    )
 
 
-def suggest_single_time(text: str) -> str:
+def _time_on_near_day(text: str, today: date) -> str:
+    """Return the single time if its date depends on the current one; otherwise, empty."""
+    suggested = suggest_single_time(text, today)
+    if suggested == suggest_single_time(text):
+        return ""
+    return suggested.removeprefix("@at ").removesuffix(f"T{_ANY_TIME}")
+
+
+def suggest_single_time(text: str, today: date | None = None) -> str:
     """Return schedule text for a single time, such as "tomorrow at 9"; empty for other text.
 
-    The date and time are those of the text if all words are understood. The example has another
-    date and time. A text without a date gets the date of the example, because "tomorrow" depends on
-    the current date. A text without any time gets the time of the example.
+    The date and time are those of the text if all words are understood. Otherwise, both are
+    placeholders. So is a time that the text doesn't have, and the date of "tomorrow" if ``today``
+    isn't given.
     """
     if len(text) > MAX_LENGTH:
         return ""
     if found := re.fullmatch(_ISO_TIME, text.strip().upper()):
         moment = f"{found[1]}T{found[2]}"
-        return f"@at {moment}" if _is_iso_time(moment) else _EXAMPLE
-    words = re.sub(rf"({_ISO_DATE})t(?=\d)", r"\1 ", _normalize(text))
+        return f"@at {moment}" if _is_iso_time(moment) else f"@at {_ANY_DATE}T{_ANY_TIME}"
+    words = re.sub(rf"({ISO_DATE})t(?=\d)", r"\1 ", _normalize(text))
+    words = with_iso_dates(words)
     if not _SINGLE_TIME.search(words) or _REPEATING.search(words):
         return ""
-    dates = re.findall(rf"\b{_ISO_DATE}(?!\d)", words)
-    day = dates[0] if len(dates) == 1 and _date(dates[0]) else ""
     words, times = take_times(with_at(words))
-    found = re.fullmatch(rf"(?:once ?)?(?:{_NEAR_DAY}|(?:on )?({_ISO_DATE}))?", words)
-    if times is None or len(times) > 1 or not found or (found[1] or "") != day:
-        return _EXAMPLE
-    hour, minute = times[0] if times else (9, 0)
-    return f"@at {day or EXAMPLE_DATE}T{hour:02}:{minute:02}"
+    found = re.fullmatch(rf"(?:once ?)?(?:(?:on )?(?:({ISO_DATE})|{NEAR_DAY}))?", words)
+    is_date = found and (not found[1] or parse_iso_date(found[1]))
+    if not found or not is_date or times is None or len(times) > 1:
+        return f"@at {_ANY_DATE}T{_ANY_TIME}"
+    day = found[1] or near_date(found["near"], found["weekday"], today) or _ANY_DATE
+    clock = f"{times[0][0]:02}:{times[0][1]:02}" if times else _ANY_TIME
+    return f"@at {day}T{clock}"
 
 
 def find_unknown_word(text: str) -> str:
@@ -234,7 +251,7 @@ def _recurrence(words: str, times: list[Time], today: date | None) -> str | None
     start = today
     if found := re.search(rf" {_START}$", words):
         words = words[: found.start()]
-        start = _date(found[1])
+        start = parse_iso_date(found[1])
     if found := re.fullmatch(_EVERY_OTHER_DAY_OF_WEEK, words):
         words = f"every 2 weeks on {found[1] or found[2]}"
     if start is None or not (found := re.fullmatch(_REPEATED, words)):
@@ -244,13 +261,13 @@ def _recurrence(words: str, times: list[Time], today: date | None) -> str | None
     names = re.split(r" and (?:on )?", found["days"]) if found["days"] else []
     if not number or (names and not is_weekly):
         return None
-    if not all(re.fullmatch(_DAY, name) for name in names):
+    if not all(re.fullmatch(DAY, name) for name in names):
         return None
-    weekdays = {_MONDAY_FIRST.index(_day(name)) for name in names} or {start.weekday()}
+    weekdays = {MONDAY_FIRST.index(day_name(name)) for name in names} or {start.weekday()}
     rule = f"FREQ=DAILY;INTERVAL={number}"
     if is_weekly:
         start = next(day for day in _next_days(start) if day.weekday() in weekdays)
-        days = ",".join(_MONDAY_FIRST[weekday][:2] for weekday in sorted(weekdays))
+        days = ",".join(MONDAY_FIRST[weekday][:2] for weekday in sorted(weekdays))
         rule = f"FREQ=WEEKLY;INTERVAL={number};BYDAY={days}"
     return "\n".join(f"@rrule {start}T{hour:02}:{minute:02} {rule}" for hour, minute in times)
 
@@ -261,13 +278,6 @@ def _is_iso_time(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _date(text: str) -> date | None:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _next_days(start: date) -> list[date]:
@@ -283,11 +293,7 @@ def _take_months(words: str) -> tuple[str, str | None]:
         return words, ""
     names = re.split(r" and (?:in )?", found[1])
     others = without_match(found)
-    return others, ",".join(_month(name) for name in names)
-
-
-def _month(name: str) -> str:
-    return name[:3].upper()
+    return others, ",".join(month_name(name) for name in names)
 
 
 def _days(words: str) -> DayFields | None:
@@ -299,16 +305,12 @@ def _days(words: str) -> DayFields | None:
 
 def _weekdays(found: re.Match[str]) -> DayFields | None:
     if bounds := re.fullmatch(_DAY_RANGE, found[1]):
-        first, last = (_DAYS.index(_day(bounds[at])) for at in (1, 2))
+        first, last = (DAYS.index(day_name(bounds[at])) for at in (1, 2))
         if first < last:
-            return "*", "*", f"{_DAYS[first]}-{_DAYS[last]}"
-        return "*", "*", ",".join((*_DAYS[first:], *_DAYS[: last + 1]))
-    names = [_day(name) for name in re.split(r" and (?:on )?", found[1])]
+            return "*", "*", f"{DAYS[first]}-{DAYS[last]}"
+        return "*", "*", ",".join((*DAYS[first:], *DAYS[: last + 1]))
+    names = [day_name(name) for name in re.split(r" and (?:on )?", found[1])]
     return "*", "*", ",".join(dict.fromkeys(names))
-
-
-def _day(name: str) -> str:
-    return name[:3].upper()
 
 
 def _number(ordinal: str) -> int | None:
@@ -332,7 +334,7 @@ def _of_month(found: re.Match[str]) -> DayFields | None:
         if ordinals == [1]:
             return "1W", "*", "?"
         return ("LW", "*", "?") if ordinals == [None] else None
-    at = _DAYS.index(_day(kind))
+    at = DAYS.index(day_name(kind))
     days = [f"{at}L" if n is None else f"{at}#{n}" for n in ordinals]
     return ("*", "*", ",".join(days)) if all(n is None or n <= 5 for n in ordinals) else None
 
@@ -348,7 +350,7 @@ def _of_quarter(found: re.Match[str]) -> DayFields | None:
 
 def _of_year(found: re.Match[str]) -> DayFields | None:
     number = int(re.sub(r"\D", "", found["day"]))
-    return (str(number), _month(found["month"]), "*") if 1 <= number <= 31 else None
+    return (str(number), month_name(found["month"]), "*") if 1 <= number <= 31 else None
 
 
 def _fixed(*fields: str) -> Callable[[re.Match[str]], DayFields | None]:
@@ -357,7 +359,7 @@ def _fixed(*fields: str) -> Callable[[re.Match[str]], DayFields | None]:
 
 
 _LIST = rf"(?:the )?(?P<ordinals>{_ORDINAL}(?: and (?:on )?(?:the )?{_ORDINAL})*)"
-_KIND = rf"(?: (?P<kind>days?|weekdays?|working days?|workdays?|business days?|{_DAY}))?"
+_KIND = rf"(?: (?P<kind>days?|weekdays?|working days?|workdays?|business days?|{DAY}))?"
 _ORDINAL_DAY = rf"(?P<ordinal>{_ORDINAL})(?: day)?"
 _MONTHLY = r"(?:every month|each month|monthly)"
 _YEARLY = r"(?:every year |each year |yearly |annually )?"
@@ -370,12 +372,12 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], DayFields | No
     (
         re.compile(
             rf"(?:weekly on |every week on |each week on |{_EVERY})"
-            rf"({_DAY}(?: to | through | until | ?- ?){_DAY}|{_DAY}(?: and (?:on )?{_DAY})*)"
+            rf"({DAY}(?: to | through | until | ?- ?){DAY}|{DAY}(?: and (?:on )?{DAY})*)"
         ),
         _weekdays,
     ),
     (re.compile(rf"{_EVERY}{_LIST}{_KIND}{_OF_MONTH}"), _of_month),
-    (re.compile(rf"(?:on )?{_LIST} (?P<kind>{_DAY})"), _of_month),
+    (re.compile(rf"(?:on )?{_LIST} (?P<kind>{DAY})"), _of_month),
     (re.compile(rf"{_MONTHLY} on {_LIST}{_KIND}"), _of_month),
     (re.compile(_MONTHLY), _fixed("1", "*", "*")),
     (
@@ -384,8 +386,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], DayFields | No
     ),
     (re.compile(rf"(?:on )?(?:the )?{_ORDINAL_DAY} of (?:every|each|the|a) quarter"), _of_quarter),
     (
-        re.compile(rf"{_YEARLY}{_EVERY}(?P<month>{_MONTH}) (?:the )?{_DATE}"),
+        re.compile(rf"{_YEARLY}{_EVERY}(?P<month>{MONTH}) (?:the )?{_DATE}"),
         _of_year,
     ),
-    (re.compile(rf"{_YEARLY}{_EVERY}(?:the )?{_DATE} (?:of )?(?P<month>{_MONTH})"), _of_year),
+    (re.compile(rf"{_YEARLY}{_EVERY}(?:the )?{_DATE} (?:of )?(?P<month>{MONTH})"), _of_year),
 )

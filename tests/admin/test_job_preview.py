@@ -291,6 +291,16 @@ def test_sentence_with_unknown_word_is_refused(admin_client: Client) -> None:
     assert list(errors(post_preview(admin_client, **typed))) == ["schedule"]
 
 
+def test_error_of_a_single_time_names_its_date(admin_client: Client) -> None:
+    typed = SIMPLE | {"schedule": "next friday at 18:00"}
+    (message,) = errors(post_preview(admin_client, **typed))["schedule"]
+    suggested = re.search(r"@at (\S+T18:00)\.", message)
+    assert suggested
+    moment = datetime.fromisoformat(suggested[1])
+    assert moment.weekday() == 4
+    assert timedelta() < moment.date() - localdate() <= timedelta(days=7)
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.schedule import parse_schedule
-from django_dcron.schedules.sentences import MAX_LENGTH, schedule_of_sentence
+from django_dcron.schedules.sentences import (
+    MAX_LENGTH,
+    replace_sentences,
+    schedule_of_sentence,
+    suggest_single_time,
+)
 from tests.refusals import refusal
 
 DOCS = Path(__file__).parents[2] / "docs/reference/schedules.md"
@@ -238,45 +243,83 @@ def test_error_says_whether_text_is_a_sentence(text: str, code: str) -> None:
 @pytest.mark.parametrize(
     ("text", "schedule"),
     [
-        ("once on monday at 9:00", "@at 2026-12-07T09:00"),
-        ("tomorrow at 9", "@at 2026-12-07T09:00"),
-        ("tomorrow at 14:30", "@at 2026-12-07T14:30"),
-        ("Tomorrow 14:30", "@at 2026-12-07T14:30"),
-        ("once tomorrow at 14:30", "@at 2026-12-07T14:30"),
-        ("once at 14:30", "@at 2026-12-07T14:30"),
-        ("once at 14:30:20 tomorrow", "@at 2026-12-07T09:00"),
-        ("next friday at 14:30", "@at 2026-12-07T09:00"),
-        ("tomorrow at 6 and 7", "@at 2026-12-07T09:00"),
-        ("in 2 hours", "@at 2026-12-07T09:00"),
-        ("in half an hour", "@at 2026-12-07T09:00"),
-        ("on 24.12.2026 at 9", "@at 2026-12-07T09:00"),
-        ("on 24.12.2026 at 14:30", "@at 2026-12-07T09:00"),
-        ("once on 12/24/2026 at 14:30", "@at 2026-12-07T09:00"),
-        ("2026-12-24", "@at 2026-12-24T09:00"),
-        ("once on 2026-12-24", "@at 2026-12-24T09:00"),
-        ("once on 2026-12-24 at 9 and 10", "@at 2026-12-07T09:00"),
-        ("2026-12-24 at 25:00", "@at 2026-12-07T09:00"),
+        ("once on monday at 9:00", "@at YYYY-MM-DDT09:00"),
+        ("tomorrow at 9", "@at YYYY-MM-DDT09:00"),
+        ("tomorrow at 14:30", "@at YYYY-MM-DDT14:30"),
+        ("Tomorrow 14:30", "@at YYYY-MM-DDT14:30"),
+        ("once tomorrow at 14:30", "@at YYYY-MM-DDT14:30"),
+        ("once at 14:30", "@at YYYY-MM-DDT14:30"),
+        ("once at 14:30:20 tomorrow", "@at YYYY-MM-DDTHH:MM"),
+        ("next friday at 14:30", "@at YYYY-MM-DDT14:30"),
+        ("tomorrow at 6 and 7", "@at YYYY-MM-DDTHH:MM"),
+        ("in 2 hours", "@at YYYY-MM-DDTHH:MM"),
+        ("in half an hour", "@at YYYY-MM-DDTHH:MM"),
+        ("on 24.12.2026 at 9", "@at YYYY-MM-DDTHH:MM"),
+        ("on 24.12.2026 at 14:30", "@at YYYY-MM-DDTHH:MM"),
+        ("once on 12/24/2026 at 14:30", "@at YYYY-MM-DDTHH:MM"),
+        ("2026-12-24", "@at 2026-12-24THH:MM"),
+        ("once on 2026-12-24", "@at 2026-12-24THH:MM"),
+        ("once on 2026-12-24 at 9 and 10", "@at YYYY-MM-DDTHH:MM"),
+        ("2026-12-24 at 25:00", "@at YYYY-MM-DDTHH:MM"),
         ("2026-12-24 14:30:15", "@at 2026-12-24T14:30:15"),
         ("2026-12-24T14:30:00Z", "@at 2026-12-24T14:30:00Z"),
         ("2026-12-24t14:30+01:00", "@at 2026-12-24T14:30+01:00"),
-        ("2026-02-30T14:30:00Z", "@at 2026-12-07T09:00"),
-        ("once on 2026-12-24 at 14:30 Berlin", "@at 2026-12-07T09:00"),
-        ("once on 2026-12-24 in Berlin", "@at 2026-12-07T09:00"),
-        ("2026-12-24 midnight", "@at 2026-12-07T09:00"),
-        ("2026-12-24 tonight", "@at 2026-12-07T09:00"),
-        ("2026-12-24 end of day", "@at 2026-12-07T09:00"),
-        ("2026-12-24 at thirteen", "@at 2026-12-07T09:00"),
-        ("once on 2026-12-24 or 2026-12-25 at 14:30", "@at 2026-12-07T09:00"),
-        ("on 2026-02-30 at 9", "@at 2026-12-07T09:00"),
+        ("2026-02-30T14:30:00Z", "@at YYYY-MM-DDTHH:MM"),
+        ("once on 2026-12-24 at 14:30 Berlin", "@at YYYY-MM-DDTHH:MM"),
+        ("once on 2026-12-24 in Berlin", "@at YYYY-MM-DDTHH:MM"),
+        ("2026-12-24 midnight", "@at YYYY-MM-DDTHH:MM"),
+        ("2026-12-24 tonight", "@at YYYY-MM-DDTHH:MM"),
+        ("2026-12-24 end of day", "@at YYYY-MM-DDTHH:MM"),
+        ("2026-12-24 at thirteen", "@at YYYY-MM-DDTHH:MM"),
+        ("once on 2026-12-24 or 2026-12-25 at 14:30", "@at YYYY-MM-DDTHH:MM"),
+        ("on 2026-02-30 at 9", "@at YYYY-MM-DDTHH:MM"),
         ("on 2026-12-24 at 6pm", "@at 2026-12-24T18:00"),
         ("2026-12-24 18:30", "@at 2026-12-24T18:30"),
         ("once 2026-12-24T18:30", "@at 2026-12-24T18:30"),
+        ("Friday 4 December 2026 18:00", "@at 2026-12-04T18:00"),
+        ("Friday, December 4th, 2026 at 6pm", "@at 2026-12-04T18:00"),
+        ("once on the 4th of Dec 2026 at 18:00", "@at 2026-12-04T18:00"),
+        ("Friday 2026-12-04 18:00", "@at 2026-12-04T18:00"),
+        ("Monday 4 December 2026 18:00", "@at YYYY-MM-DDTHH:MM"),
+        ("31 November 2026 18:00", "@at YYYY-MM-DDTHH:MM"),
+        ("tonight at 9", "@at YYYY-MM-DDTHH:MM"),
+        ("next friday", "@at YYYY-MM-DDTHH:MM"),
+        ("next tomorrow at 9", "@at YYYY-MM-DDTHH:MM"),
     ],
 )
 def test_error_of_a_single_time_shows_how_to_run_once(text: str, schedule: str) -> None:
     with refusal(InvalidSchedule, "single_time", value=repr(text), schedule=schedule):
         parse_schedule(text)
-    assert parse_schedule(schedule).at
+    assert "YYYY" in schedule or "HH" in schedule or parse_schedule(schedule).at
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("today at noon", "2026-12-02T12:00"),
+        ("tomorrow at 9", "2026-12-03T09:00"),
+        ("Once next Friday at 18:00", "2026-12-04T18:00"),
+        ("next Tuesday 6:30 pm", "2026-12-08T18:30"),
+        ("next Wednesday at 9", "2026-12-09T09:00"),
+        ("once on wednesday at 9", "2026-12-09T09:00"),
+        ("next Friday", "2026-12-04"),
+        ("next week at 9", None),
+        ("once at 9", None),
+        ("tonight at 9", None),
+        ("2026-12-24 at 9", None),
+        ("next friday at 9 in Berlin", None),
+        ("next friday at 9 and 10", None),
+    ],
+)
+def test_single_time_on_a_near_day_gets_its_date(text: str, moment: str | None) -> None:
+    wednesday = date(2026, 12, 2)
+    assert replace_sentences(text, wednesday) == (moment or text)
+    schedule = suggest_single_time(text, wednesday)
+    assert schedule == suggest_single_time(moment or text)
+    if moment:
+        assert schedule.startswith(f"@at {moment}")
+        with refusal(InvalidSchedule, "single_time", value=repr(moment), schedule=schedule):
+            parse_schedule(moment)
 
 
 def test_error_names_the_only_unknown_word() -> None:

@@ -174,8 +174,8 @@ def _check_django_tasks() -> Iterator[CheckMessage]:
 def _pool_limits(pool: str) -> str:
     if pool.startswith(("gevent", "eventlet")):
         return (
-            "It can't interrupt a run. Timeouts are only recorded, and only code that "
-            "checks current_run().cancelled notices a cancellation."
+            "It can't interrupt a run. Only code that checks current_run().cancelled stops "
+            "after its timeout or a cancellation."
         )
     return (
         "Timeouts and cancellations raise an exception in a run's code, but a run that "

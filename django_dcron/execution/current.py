@@ -108,6 +108,8 @@ class CurrentRun:
         self._began = time.monotonic()
         self.lost_heartbeat = False
         """Whether the run was stopped because its heartbeats couldn't be written."""
+        self.ignored_timeout = False
+        """Whether the run was stopped because its code continued for too long after its timeout."""
         self.code_ended = False
         """Whether the job's code has ended, so that only the outcome remains to be recorded."""
         self._cancelled = threading.Event()
@@ -172,7 +174,10 @@ class CurrentRun:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run was cancelled. ``RunCancelled`` is raised in the code as well."""
+        """Whether the run was cancelled, or must stop because it continued after its timeout.
+
+        ``RunCancelled`` is raised in the code as well.
+        """
         return self._cancelled.is_set()
 
     def heartbeat(self) -> None:
@@ -219,6 +224,15 @@ class CurrentRun:
         """
         self.lost_heartbeat = True
         self.cancel()
+
+    def stop_after_hard_timeout(self) -> None:
+        """Interrupt the job's code again, because it has continued for too long after its timeout.
+
+        Called from another thread.
+        """
+        self.ignored_timeout = not self.cancelled
+        self._cancelled.set()
+        self.interruption.interrupt(RunCancelled, again=True)
 
     def output(self) -> dict[str, str | int | None]:
         """Return the log and progress so far, as columns of the attempt."""

@@ -46,6 +46,7 @@ from django_dcron.execution.coroutines import run_coroutine
 from django_dcron.execution.current import CurrentRun, as_current
 from django_dcron.execution.database_outage import retry_until_available
 from django_dcron.execution.failure import (
+    ending_after_hard_timeout,
     ending_after_heartbeat_loss,
     ending_of,
     ending_without_heartbeats,
@@ -149,8 +150,11 @@ def _execute_started(run: CurrentRun, kept_alive: AbstractContextManager[None]) 
                 ending, fatal = _call(run)
                 if run.interruption.used:
                     drop_idle_connections()
-        if run.lost_heartbeat and ending.outcome is Outcome.CANCELLED:
-            ending = ending_after_heartbeat_loss(run)
+        if ending.outcome is Outcome.CANCELLED:
+            if run.lost_heartbeat:
+                ending = ending_after_heartbeat_loss(run)
+            elif run.ignored_timeout:
+                ending = ending_after_hard_timeout(run)
         trace_ending(ending)
         reach_sync_point("work.done")
         _record(UnrecordedOutcome(run, ending), heartbeat)

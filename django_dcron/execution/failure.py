@@ -74,6 +74,16 @@ def ending_after_heartbeat_loss(run: CurrentRun) -> Ending:
     return Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message, output=run.output())
 
 
+def ending_after_hard_timeout(run: CurrentRun) -> Ending:
+    """Return the ending of an attempt that continued for too long after its timeout."""
+    timeout = f" of {write_duration(run.timeout)}" if run.timeout else ""
+    message = (
+        f"did not stop within {write_duration(settings.HARD_TIMEOUT_AFTER)} after the "
+        f"timeout{timeout}"
+    )
+    return Ending(Outcome.TIMED_OUT, WITHOUT_EXCEPTION, message=message, output=run.output())
+
+
 def ending_without_heartbeats(error: RuntimeError) -> Ending:
     """Return the ending of an attempt whose worker couldn't start the thread for heartbeats."""
     message = f"not executed because the worker couldn't start a thread for heartbeats: {error}"

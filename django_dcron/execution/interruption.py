@@ -2,8 +2,10 @@
 
 Invariants:
 
-- At most one exception is raised, and only between ``arm`` and ``disarm``. Code that has returned
-  isn't interrupted.
+- Exceptions are raised only between ``arm`` and ``disarm``. Code that has returned isn't
+  interrupted.
+- Code that was interrupted is interrupted again only if the caller says so (``again``). Otherwise a
+  second exception could end the cleanup after the first.
 - In the main thread, a signal handler raises the exception, which also ends a blocking call.
 - In other threads, the interpreter raises it as soon as the thread runs Python code again.
 - While the thread runs a coroutine, the coroutine is cancelled instead.
@@ -78,14 +80,17 @@ class Interruption:
         if self._used:
             _discard_pending(self._thread)
 
-    def interrupt(self, exception: type[BaseException]) -> bool:
+    def interrupt(self, exception: type[BaseException], *, again: bool = False) -> bool:
         """Raise ``exception`` in the job's code.
+
+        ``again``: Raise it even if the code was interrupted before. An earlier exception that is
+        still pending is replaced.
 
         Returns False if the code has returned, was interrupted before, or can't be interrupted
         because it runs in a greenlet.
         """
         with self._lock:
-            if not self._armed or self._used:
+            if not self._armed or (self._used and not again):
                 return False
             self._exception = exception
             self._used = True

@@ -1,8 +1,12 @@
 """Middleware that enforces the job's timeout.
 
 At the timeout, it raises an exception in the job's code: ``SoftTimeLimitExceeded`` in a Celery
-worker. If the code doesn't stop within ``DCRON_HARD_TIMEOUT_AFTER``, the attempt is recorded as
-timed out. The process is then killed if it belongs to a pool that replaces it.
+worker. What happens if the code doesn't stop within ``DCRON_HARD_TIMEOUT_AFTER`` depends on the
+process:
+
+- A process that its pool replaces is killed. Before that, the attempt is recorded as timed out.
+- Elsewhere, the code is interrupted again, with ``RunCancelled``. The attempt is recorded as timed
+  out when the code ends. Until then, it keeps its heartbeats, so no other attempt runs beside it.
 
 The timeout covers only the job's code. The start of the attempt and the recording of its outcome
 don't count, because they may wait for the database.
@@ -10,17 +14,18 @@ don't count, because they may wait for the database.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from django_dcron.conf import settings
 from django_dcron.execution.current import CurrentRun
+from django_dcron.execution.failure import ending_after_hard_timeout
+from django_dcron.execution.heartbeat_loss import log_fields
 from django_dcron.execution.termination import terminate
-from django_dcron.policies.lifecycle import Outcome
-from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
-from django_dcron.utils.durations import write_duration
+
+logger = logging.getLogger("django_dcron.runs")
 
 
 def limit_time(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun], Any]:
@@ -32,8 +37,8 @@ def limit_time(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun],
             threading.Timer(seconds, run.interruption.interrupt, [run.timeout_exception]),
             threading.Timer(
                 seconds + settings.HARD_TIMEOUT_AFTER.total_seconds(),
-                _terminate_after_timeout,
-                [run, run.timeout],
+                _stop_after_hard_timeout,
+                [run],
             ),
         ]
         for timer in timers:
@@ -48,10 +53,13 @@ def limit_time(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun],
     return limited
 
 
-def _terminate_after_timeout(run: CurrentRun, timeout: timedelta) -> None:
-    message = (
-        f"did not stop within {write_duration(settings.HARD_TIMEOUT_AFTER)} "
-        f"after the timeout of {write_duration(timeout)}"
+def _stop_after_hard_timeout(run: CurrentRun) -> None:
+    if run.end_process is not None:
+        terminate(run, ending_after_hard_timeout(run))
+        return
+    logger.warning(
+        "timeout ignored, the attempt continues until its code ends: job=%s",
+        run.job,
+        extra={"event": "timeout_ignored", **log_fields(run)},
     )
-    ending = Ending(Outcome.TIMED_OUT, WITHOUT_EXCEPTION, message=message, output=run.output())
-    terminate(run, ending)
+    run.stop_after_hard_timeout()

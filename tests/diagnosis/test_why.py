@@ -304,6 +304,25 @@ def test_run_is_explained_by_its_state(
         assert params(answer, "reason") == {"reason": reason}
 
 
+@pytest.mark.parametrize(
+    ("timeout", "to_stop", "ignored"),
+    [(20 * SECOND, 10 * SECOND, True), (20 * SECOND, DAY, False), (DAY, 10 * SECOND, False)],
+)
+def test_run_whose_code_has_not_stopped_after_its_timeout_says_so(
+    settings: Any, timeout: timedelta, to_stop: timedelta, ignored: bool
+) -> None:
+    settings.DCRON_HARD_TIMEOUT_AFTER = to_stop
+    job = make_job(timeout=timeout)
+    make_run(job, state="running", started_at=database_now("default") - MINUTE)
+
+    answer = explain(job, NOON)
+
+    assert answer.verdict is WhyVerdict.RUNNING
+    assert ("timeout_ignored" in codes(answer)) is ignored
+    if ignored:
+        assert params(answer, "timeout_ignored") == {"timeout": "20s"}
+
+
 def test_backfilled_run_of_a_paused_job_waits_until_it_is_resumed() -> None:
     job = make_job()
     make_run(job, state="waiting", trigger="backfill")

@@ -435,7 +435,7 @@ def test_duplicate_deliveries_start_once(
 def test_timeout_is_recorded_and_the_worker_survives(
     start_task_worker: Callable[..., Process], trigger: Callable[..., Run]
 ) -> None:
-    """A timeout is raised in the job's code. If the code continues, the timeout is only recorded.
+    """A timeout is raised in the job's code. If the code continues, it is recorded at its end.
 
     Nothing ends the worker, because nothing could replace it.
     """

@@ -13,6 +13,7 @@ import pytest
 
 from django_dcron.execution.interruption import SIGNAL, Interruption
 from django_dcron.utils.threads import DcronThread
+from tests.waiting import wait_until
 
 TIMEOUT = 20.0
 
@@ -104,6 +105,31 @@ def test_only_the_first_of_two_exceptions_is_raised(where: Callable[..., Any]) -
         lambda: interrupted_by_another_thread(Interruption(), work, Stop, SecondStop)
     )
     assert (raised, answers) == ([Stop], [True, False])
+
+
+@everywhere
+def test_code_that_continues_can_be_interrupted_again(where: Callable[..., Any]) -> None:
+    answers = []
+
+    def work() -> None:
+        interruption = Interruption()
+
+        def interrupt(exception: type[BaseException], again: bool) -> None:
+            answers.append(interruption.interrupt(exception, again=again))
+
+        def work_until_interrupted(*how: Any) -> None:
+            threading.Thread(target=interrupt, args=how).start()
+            spin_for(TIMEOUT)
+
+        interruption.arm()
+        with pytest.raises(Stop):
+            work_until_interrupted(Stop, False)
+        with pytest.raises(SecondStop):
+            work_until_interrupted(SecondStop, True)
+        interruption.disarm()
+
+    where(work)
+    wait_until(lambda: answers == [True, True])
 
 
 def test_main_thread_is_interrupted_even_if_no_thread_can_be_started(

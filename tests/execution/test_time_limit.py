@@ -11,10 +11,11 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from django.db import IntegrityError, ProgrammingError
 
-from django_dcron.exceptions import RunTimedOut
+from django_dcron import control, current_run
+from django_dcron.exceptions import RunCancelled, RunTimedOut
 from django_dcron.execution import termination
 from django_dcron.execution.executor import execute
-from django_dcron.models import Attempt, Job
+from django_dcron.models import Job
 from django_dcron.policies.lifecycle import Outcome, State
 from tests.execution.conftest import MakeTarget, attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_run
@@ -103,34 +104,20 @@ def test_code_that_catches_the_timeout_and_returns_succeeds(make_target: MakeTar
     assert (state_of(run), attempt_of(run).result) == (State.SUCCEEDED, '"as far as it got"')
 
 
-def test_code_that_ignores_the_timeout_is_recorded_as_timed_out(
+def test_code_that_ignores_the_timeout_is_recorded_as_timed_out_before_its_process_is_ended(
     make_target: MakeTarget, settings: Any
 ) -> None:
     settings.DCRON_HARD_TIMEOUT_AFTER = timedelta(milliseconds=200)
-    recorded = threading.Event()
-
-    def watch() -> None:
-        from django.db import connections
-
-        end = time.monotonic() + PATIENCE
-        while not Attempt.objects.exclude(outcome="").exists() and time.monotonic() < end:
-            time.sleep(0.02)
-        connections.close_all()
-        recorded.set()
+    ended = threading.Event()
 
     def stubborn() -> None:
         print("ignoring the timeout")  # noqa: T201
-        while not recorded.is_set():
-            try:
-                spin_until(recorded.is_set)
-            except RunTimedOut:
-                continue
+        while not ended.is_set():
+            with suppress(RunTimedOut):
+                spin_until(ended.is_set)
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
     run = make_run(job_with_timeout(make_target(stubborn)))
-    execute(run.pk, 1, worker="w")
-    watcher.join()
+    execute(run.pk, 1, worker="w", end_process=ended.set)
     attempt = attempt_of(run)
     assert attempt.outcome == Outcome.TIMED_OUT
     # Before the code returns, the heartbeat may notice that the run has ended, and interrupt it.
@@ -139,6 +126,85 @@ def test_code_that_ignores_the_timeout_is_recorded_as_timed_out(
     assert attempt.log == "ignoring the timeout\n"
     assert state_of(run) == State.FAILED
     assert reread(run).job.statistics.failed == 1
+
+
+@pytest.mark.parametrize("where", [in_main, in_thread])
+def test_loop_that_catches_the_timeout_is_interrupted_again(
+    make_target: MakeTarget, settings: Any, where: Callable[..., None]
+) -> None:
+    settings.DCRON_HARD_TIMEOUT_AFTER = timedelta(milliseconds=200)
+    caught = []
+
+    def loop() -> None:
+        for _ in range(2):
+            try:
+                spin_until(lambda: False)
+            except Exception as error:
+                caught.append(type(error))
+
+    run = make_run(job_with_timeout(make_target(loop), max_attempts=2))
+    where(lambda: execute(run.pk, 1, worker="w"))
+    assert caught == [RunTimedOut]
+    attempt = attempt_of(run)
+    assert (attempt.outcome, attempt.late_outcome) == (Outcome.TIMED_OUT, "")
+    assert "did not stop within" in attempt.message
+    assert (state_of(run), reread(run).attempt) == (State.PENDING, 2)
+
+
+def ignore_timeout() -> None:
+    for exception in (RunTimedOut, RunCancelled):
+        with pytest.raises(exception):
+            spin_until(lambda: False)
+
+
+def test_next_attempt_waits_for_code_whose_process_cannot_be_ended(
+    make_target: MakeTarget, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.DCRON_HARD_TIMEOUT_AFTER = timedelta(milliseconds=200)
+    while_running = []
+
+    def stubborn() -> str:
+        ignore_timeout()
+        while_running.append((state_of(run), attempt_of(run).outcome))
+        return "perhaps incomplete"
+
+    run = make_run(job_with_timeout(make_target(stubborn), max_attempts=2))
+    execute(run.pk, 1, worker="w")
+    assert while_running == [(State.RUNNING, "")]
+    attempt = attempt_of(run)
+    assert (attempt.outcome, attempt.late_outcome) == (Outcome.TIMED_OUT, "")
+    assert (state_of(run), reread(run).attempt) == (State.PENDING, 2)
+    assert logged(caplog, "timeout_ignored", run=str(run.pk), attempt=1, worker="w")
+
+
+def test_run_that_ignores_its_timeout_and_is_cancelled_is_not_retried(
+    make_target: MakeTarget, settings: Any
+) -> None:
+    settings.DCRON_HARD_TIMEOUT_AFTER = timedelta(milliseconds=200)
+
+    def stubborn() -> None:
+        ignore_timeout()
+        control.cancel(reread(run), "by hand")
+
+    run = make_run(job_with_timeout(make_target(stubborn), max_attempts=2))
+    execute(run.pk, 1, worker="w")
+    assert (state_of(run), reread(run).reason) == (State.CANCELLED, "by hand")
+
+
+def test_cancelled_code_that_ignores_its_timeout_is_cancelled(make_target: MakeTarget) -> None:
+    def work_until_stopped(stop: Callable[[], None]) -> None:
+        threading.Thread(target=stop).start()
+        spin_until(lambda: False)
+
+    def stubborn() -> None:
+        this = current_run()
+        for stop in (this.cancel, this.stop_after_hard_timeout):
+            with pytest.raises(RunCancelled):
+                work_until_stopped(stop)
+
+    run = make_run(job_with_timeout(make_target(stubborn), timedelta(hours=1)))
+    execute(run.pk, 1, worker="w")
+    assert attempt_of(run).outcome == Outcome.CANCELLED
 
 
 @pytest.mark.parametrize("error", [ProgrammingError("no such column"), IntegrityError("duplicate")])

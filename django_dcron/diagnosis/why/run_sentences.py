@@ -8,12 +8,14 @@ from datetime import datetime, timedelta
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.run_durations import ended_before_next_attempt
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.targets.shadow import NOT_EXECUTED
+from django_dcron.utils.durations import write_duration
 from django_dcron.utils.time_format import format_duration
 
 CLAIMED_LATE = timedelta(seconds=5)
@@ -45,6 +47,12 @@ def run_sentences(run: Run, job: Job, now: datetime, at: FormatTime) -> Iterator
     if state is State.RUNNING and run.cancel_requested_at:
         text = _("Cancellation was requested at %(asked)s.")
         yield Sentence("cancel_requested", text, asked=at(run.cancel_requested_at))
+    elif (timeout := job.timeout) and _ignores_timeout(run, timeout, now):
+        text = _(
+            "Its code still runs after the timeout of %(timeout)s. No other attempt starts while "
+            "it runs."
+        )
+        yield Sentence("timeout_ignored", text, timeout=write_duration(timeout))
     if run.attempt > 1 and run.is_final and state not in NAME_LAST_ATTEMPT:
         text = ngettext(
             "The run took %(count)d attempt.", "The run took %(count)d attempts.", run.attempt
@@ -276,6 +284,13 @@ def _last_attempt_sentence(code: str, text: str, run: Run, started: str) -> Sent
 
 def _start_delay_text(run: Run) -> str:
     return format_duration(max(run.started_at - run.due_at, timedelta())) if run.started_at else ""
+
+
+def _ignores_timeout(run: Run, timeout: timedelta, now: datetime) -> bool:
+    """Return whether the run is running although its code should have stopped by now."""
+    if run.state != State.RUNNING or run.started_at is None:
+        return False
+    return now > run.started_at + timeout + settings.HARD_TIMEOUT_AFTER
 
 
 def _duration_text(run: Run) -> str:

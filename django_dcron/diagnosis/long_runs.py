@@ -1,9 +1,10 @@
-"""Find running runs that take far longer than their jobs usually do."""
+"""Find running runs that take far longer than their jobs usually do, or than their timeout."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.models import Run
 from django_dcron.models.run import RunQuerySet
@@ -30,13 +31,19 @@ def running_for_long(runs: RunQuerySet, now: datetime) -> RunQuerySet:
 
 
 def find_long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
-    """Return the oldest running runs that take far longer than their jobs usually do."""
+    """Return the oldest running runs that take far longer than usual or than their timeout.
+
+    A thread can't be ended, so code that ignores its timeout goes on.
+    """
     running = running_for_long(runs, now).order_by("due_at").select_related("job")
-    running = running.only("started_at", "due_at", "job__namespace", "job__name")
+    running = running.only("started_at", "due_at", "job__namespace", "job__name", "job__timeout")
     found = []
     for run in running[:LONG_RUNS_EXAMINED]:
+        elapsed, timeout = now - (run.started_at or now), run.job.timeout
+        if timeout is not None and elapsed > timeout + 2 * settings.HARD_TIMEOUT_AFTER:
+            found.append(LongRun(str(run.job), elapsed, timeout))
+            continue
         usual = usual_duration(run.job_id)
-        elapsed = now - (run.started_at or now)
         if usual is not None and elapsed > LONG_RUN_FACTOR * usual:
             found.append(LongRun(str(run.job), elapsed, usual))
     return tuple(found)

@@ -534,6 +534,16 @@ def test_overlong_run_is_reported(job: Job, now: datetime) -> None:
     assert problems() == set(), "a run of less than ten minutes is never overlong"
 
 
+def test_run_that_ignores_its_timeout_is_overlong(now: datetime) -> None:
+    make_node()
+    hanging = make_idle_job(name="hanging", timeout=9 * MINUTE)
+    make_started_run(make_idle_job(timeout=10 * MINUTE), now - 10 * MINUTE - SECOND, "running")
+    make_started_run(hanging, now - 10 * MINUTE - SECOND, "running")
+    assert problems() == {Problem.RUN_OVERLONG}
+    (found,) = read_facts().long_runs
+    assert (found.job, found.usual) == ("hanging", 9 * MINUTE)
+
+
 def test_runs_of_a_shadow_have_no_usual_duration(job: Job, now: datetime) -> None:
     make_node()
     for number in range(USUAL_DURATION_NEEDS):

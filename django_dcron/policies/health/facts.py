@@ -85,11 +85,12 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class LongRun:
-    """A run that takes far longer than its job usually does."""
+    """A run that takes far longer than its job usually does, or than its timeout."""
 
     job: str
     lasts: timedelta
     usual: timedelta
+    """The longest usual duration, or the timeout."""
 
 
 @dataclass(frozen=True, slots=True)

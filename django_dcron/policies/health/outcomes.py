@@ -176,14 +176,19 @@ def _long_runs(facts: SystemFacts) -> Issue:
         Severity.WARNING,
         TranslatableText(
             _(
-                "Runs that take far longer than usual: %(runs)s. The longest has run for %(lasts)s "
-                "instead of about %(usual)s."
+                "Runs that take far longer than usual or than their timeout: %(runs)s. The longest "
+                "has run for %(lasts)s instead of at most %(usual)s."
             ),
             runs=NamedCount(len(facts.long_runs), names).listed,
             lasts=age_text(worst.lasts),
             usual=age_text(worst.usual),
         ),
-        TranslatableText(_("Check the logs of these runs, and cancel the runs if they hang.")),
+        TranslatableText(
+            _(
+                "Check the logs of these runs, and cancel the runs if they hang. If they don't end "
+                "then, restart the process that executes them."
+            )
+        ),
         facts.now - worst.lasts,
         {"runs": len(facts.long_runs)},
         NamedCount(len(facts.long_runs), names),

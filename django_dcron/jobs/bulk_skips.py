@@ -28,15 +28,17 @@ def may_start_again(job: Job) -> bool:
 
 
 def why_not_paused(job: Job) -> TranslatableText | None:
-    """Return why the job isn't paused again, or None. A paused job keeps its reason and end.
-
-    A job that awaits a handover is paused, so that the handover doesn't enable it.
-    """
+    """Return why the job isn't paused again, or None. A paused job keeps its reason and end."""
     if job.is_finished:
         return TranslatableText(_FINISHED)
-    if job.enabled or job.awaits_handover:
-        return None
-    return TranslatableText(_("The job is already paused."))
+    if job.awaits_handover:
+        return TranslatableText(
+            _(
+                "The job is paused until the handover, which enables it. To keep it paused then, "
+                "pause it by its name or on its page."
+            )
+        )
+    return None if job.enabled else TranslatableText(_("The job is already paused."))
 
 
 def is_paused_already(error: Exception | None) -> bool:

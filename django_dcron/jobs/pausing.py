@@ -137,9 +137,9 @@ def pause_many(
     Each batch of 500 jobs is a transaction of a few statements. Returns the errors of the refused
     jobs by their position in ``jobs``; the others are paused. Without ``replace``, a job that is
     already paused is refused and keeps its reason and end. A job that is disabled by the end of its
-    schedule, by a sync or until a handover isn't refused for that reason: without ``until``, it
-    then stays paused until someone resumes it. ``on_progress`` is called after each batch with the
-    number of jobs that are done. Raises ``InvalidValue`` like ``pause``.
+    schedule or by a sync isn't refused for that reason: without ``until``, it then stays paused
+    until someone resumes it. ``on_progress`` is called after each batch with the number of jobs
+    that are done. Raises ``InvalidValue`` like ``pause``.
     """
     return _switch_many(jobs, _pause_of(reason, until, replaces=replace), on_progress)
 

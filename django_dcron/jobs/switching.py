@@ -66,18 +66,11 @@ class SwitchRequest:
     replaces: bool = True
     """Whether a pause replaces an earlier pause. Otherwise, a paused job is refused.
 
-    Automatic pauses are always replaced, so that the job doesn't start without a person. If the
-    pause has an end, which would enable the job, a job that a sync disabled is refused, and one
-    that awaits a handover counts as paused.
+    Automatic pauses are always replaced, so that the job doesn't start without a person. A job that
+    a sync disabled is refused if the pause has an end, because the end would enable the job. A job
+    that awaits a handover counts as paused: if its reason were replaced, the resumption of many
+    jobs would start it while the old scheduler still runs its work.
     """
-
-    def keeps_pause_of(self, row: Job) -> bool:
-        """Return whether the job is refused because it is already paused."""
-        if self.replaces or row.enabled:
-            return False
-        if row.awaits_handover and self.until:
-            return True
-        return row.pause_reason not in AUTOMATIC_PAUSES
 
     def is_done(self, row: Job, cursor: Cursor | None, now: datetime) -> bool:
         """Return whether the stored job already is in the wanted state."""
@@ -167,7 +160,8 @@ class _Batch:
                 job=str(row),
                 code="disabled_by_sync",
             )
-        if self.switch.keeps_pause_of(row):
+        is_paused = not row.enabled and row.pause_reason not in AUTOMATIC_PAUSES
+        if is_paused and not self.switch.replaces:
             raise NotPossible(_("%(job)s is already paused."), job=str(row), code="paused")
         before = copy(row)
         _set(row, self.switch, self.using)

@@ -15,15 +15,13 @@ EXHAUSTED = _("its schedule has no further occurrence")
 NO_LONGER_DECLARED = "no longer declared in code"
 DECLARED_DISABLED = "declared disabled in code"
 DISABLED_BY_SYNC = (NO_LONGER_DECLARED, DECLARED_DISABLED)
-ENDED_BY_SYNC = (*DISABLED_BY_SYNC, EXHAUSTED)
+AUTOMATIC_PAUSES = (*DISABLED_BY_SYNC, EXHAUSTED)
 """The reasons of pauses that a new schedule or the next sync may end."""
 ARRIVED_PAUSED = "imported with --disabled"
 HANDED_BACK = "handed back with dcron handover --back"
 WAITS_FOR_HANDOVER = "waits for dcron handover, as other jobs of its source do"
 HANDOVER_REASONS = (ARRIVED_PAUSED, HANDED_BACK, WAITS_FOR_HANDOVER)
 """Why a job is paused until a handover: its source still runs the work."""
-AUTOMATIC_PAUSES = (*ENDED_BY_SYNC, *HANDOVER_REASONS)
-"""The reasons of pauses that may end without a person who resumes the job."""
 
 IS_ENABLED = Q(enabled=True) & _HAS_NO_PROBLEM
 IS_FAILING = IS_ENABLED & Q(statistics__consecutive_failures__gt=0)

@@ -263,10 +263,14 @@ def test_pause_that_does_not_replace_replaces_an_automatic_pause(reason: str) ->
 
 
 @pytest.mark.parametrize("reason", HANDOVER_REASONS)
-def test_pause_with_an_end_does_not_end_the_wait_for_a_handover(reason: str) -> None:
+@pytest.mark.parametrize("hours", [None, 1])
+def test_pause_of_many_jobs_does_not_end_the_wait_for_a_handover(
+    reason: str, hours: int | None
+) -> None:
+    """Their resumption would start the job while the old scheduler still runs its work."""
     waiting = make_idle_job()
     Job.objects.update(enabled=False, pause_reason=reason)
-    until = database_now("default") + timedelta(hours=1)
+    until = None if hours is None else database_now("default") + timedelta(hours=hours)
     refused = control.pause_many([waiting], "deploy", until, replace=False)
     assert getattr(refused[0], "code", "") == "paused"
     job = Job.objects.get()

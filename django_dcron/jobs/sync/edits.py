@@ -15,7 +15,7 @@ from django_dcron.jobs.sync.stored import (
     value_in_declaration,
 )
 from django_dcron.models import Job
-from django_dcron.models.job_states import ENDED_BY_SYNC
+from django_dcron.models.job_states import AUTOMATIC_PAUSES
 from django_dcron.utils.json_values import same_json
 
 _COMPARED_SEPARATELY = frozenset(
@@ -47,7 +47,7 @@ def edited_fields(job: Job) -> set[str]:
 
 
 def is_paused_by_person(job: Job) -> bool:
-    return not job.enabled and job.pause_reason not in ENDED_BY_SYNC
+    return not job.enabled and job.pause_reason not in AUTOMATIC_PAUSES
 
 
 def undeclared_edits() -> list[SyncChange]:

@@ -170,13 +170,18 @@ def test_handover_runs_no_paused_job(mode: str, is_disabled_in_source: bool) -> 
 
 
 @pytest.mark.parametrize("waits", ["imported", "handed back"])
-def test_handover_enables_no_job_that_a_pattern_paused(waits: str) -> None:
+def test_handover_keeps_jobs_paused_that_were_paused_by_name(waits: str) -> None:
     for name in ("p-1", "p-2", "other"):
         crontab_row(name, **twelve_hours_from_now())
     call("import", SOURCE, "--apply", *(["--disabled"] if waits == "imported" else []))
     if waits == "handed back":
         assert hand_back() == (0, {"jobs": ["other", "p-1", "p-2"]})
-    assert call("pause", "p-*", "--reason", "acme left", "--yes").code == 0
+    skipped = call("pause", "*", "--reason", "deploy", "--yes").out
+    assert "skipped 3 jobs" in skipped
+    assert "paused until the handover" in skipped
+    assert call("resume", "*", "--reason", "deploy", "--yes").code == 1, "none has this reason"
+    assert enabled_jobs() == [], "the old scheduler still runs their work"
+    assert call("pause", "p-1", "p-2", "--reason", "acme left").code == 0
 
     assert call("handover", SOURCE, "--apply").code == 0
 

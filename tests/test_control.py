@@ -28,7 +28,7 @@ from django_dcron.jobs import manual_runs
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import Slot
-from django_dcron.runs import endings, transitions
+from django_dcron.runs import endings, slot_queue, transitions
 from django_dcron.runs.chains import follower_key
 from django_dcron.runs.immediate_dispatch import dispatch_now
 from django_dcron.scheduler.claim import claim
@@ -335,7 +335,7 @@ def test_run_woken_before_it_was_marked_stays_pending(
             assert transitions.mark_waiting(
                 Run.objects.get(pk=prepared[0].run_id), slot=None, reason=""
             )
-            assert transitions.wake_next(job.pk)
+            assert slot_queue.wake_next(job.pk)
 
     monkeypatch.setattr(best_effort, "shared_dispatcher", WakingDispatcher)
     with django_capture_on_commit_callbacks(execute=True):

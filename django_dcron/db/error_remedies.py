@@ -15,6 +15,7 @@ MISSING = re.compile(
 )
 
 READ_ONLY = re.compile(r"read[ -]?only", re.IGNORECASE)
+DISK_FULL = re.compile(r"disk is full|No space left on device|The table .* is full", re.IGNORECASE)
 NO_CONNECTION_LEFT = re.compile(
     r"too many (clients|connections)|too many active connections"
     r"|connection slots are reserved|max_user_connections",
@@ -38,6 +39,8 @@ def remedy_for(error: Exception) -> str:
         return "Run manage.py migrate."
     if READ_ONLY.search(str(error)):
         return "Make the database writable, or connect to the primary server."
+    if DISK_FULL.search(str(error)):
+        return "Free space on the disk of the database."
     if accepts_no_connections(error):
         return "Close unused connections, or raise the connection limit of the database."
     return "Check that the database is running and that its settings are correct."

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 SHORTEST_OUTAGE = timedelta(minutes=1)
-"""A deploy that restarts all nodes takes less."""
+"""A deploy that restarts all nodes takes less. With a longer ``DCRON_LEASE``, that is the limit,
+because heartbeats are a third of it apart.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,19 @@ class Outage:
 
 
 def find_outage(
-    last_sign_of_life: datetime | None, now: datetime, failure: FailedHeartbeat | None = None
+    last_sign_of_life: datetime | None,
+    now: datetime,
+    failure: FailedHeartbeat | None = None,
+    *,
+    shortest: timedelta = SHORTEST_OUTAGE,
 ) -> Outage | None:
     """Return the outage that a heartbeat at ``now`` ends, if any.
 
     ``last_sign_of_life``: the last heartbeat or clean stop of any node. None if there was none.
+    A failure that came late in the outage isn't its cause: the node was suspended before.
     """
-    if last_sign_of_life is None or now - last_sign_of_life < SHORTEST_OUTAGE:
+    if last_sign_of_life is None or now - last_sign_of_life < shortest:
         return None
+    if failure is not None and failure.at - last_sign_of_life > shortest:
+        failure = None
     return Outage(last_sign_of_life, now, failure)

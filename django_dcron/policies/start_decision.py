@@ -58,7 +58,7 @@ class OtherRun:
     is_silent: bool = False
     """Whether its last heartbeat is older than ``DCRON_RUN_LEASE``."""
     executing_since: datetime | None = None
-    """When it started. None: it hasn't started. From the second attempt on: ``scheduled_at``."""
+    """When its first attempt started. None: it hasn't started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,8 @@ from django_dcron.policies.lifecycle import UNFINISHED, State
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import cancellation, chains, limits
 from django_dcron.runs.endings import final_columns
-from django_dcron.runs.transitions import runs, wake_next
+from django_dcron.runs.slot_queue import wake_next
+from django_dcron.runs.transitions import runs
 
 
 @dataclass(slots=True)

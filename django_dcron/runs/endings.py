@@ -39,7 +39,7 @@ from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy, is_queueing
 from django_dcron.policies.slots import NO_SLOT
-from django_dcron.runs import chains, incidents, limits, transitions
+from django_dcron.runs import chains, incidents, limits, slot_queue, transitions
 from django_dcron.runs.transitions import LOCK_TIMEOUT, NOBODY
 from django_dcron.targets.shadow import NOT_EXECUTED
 from django_dcron.utils.sync_points import reach_sync_point
@@ -178,7 +178,7 @@ def retry(
         if limited is None:
             return False
         if backfilled:
-            transitions.wake_next(run.job_id)
+            slot_queue.wake_next(run.job_id)
         reach_sync_point("retry.written")
         _close_attempt(run, attempt, attempt_columns, token)
         _dispatch_after_commit(limits.free_places([run.pk]) if limited else (), dispatch_now)
@@ -240,7 +240,7 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
         if others_may_wait or conditions_met_by(state, started=True):
             facts = chains.slot_and_followers(run.job_id, state)
             if (others_may_wait or facts.next_in_line) and not facts.slot_taken:
-                woken = transitions.wake_next(run.job_id)
+                woken = slot_queue.wake_next(run.job_id)
             if facts.followed:
                 followers = chains.create_followers(run, state)
         count_ended_runs([run.job_id], state)

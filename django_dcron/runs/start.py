@@ -61,7 +61,7 @@ from django_dcron.policies.start_decision import (
     YieldSlot,
     decide_start,
 )
-from django_dcron.runs import cancellation, deliveries, endings, limits, transitions
+from django_dcron.runs import cancellation, deliveries, endings, limits, slot_queue, transitions
 from django_dcron.runs.ordinary_start import read_or_start
 from django_dcron.runs.release import current_release
 from django_dcron.runs.start_facts import Delivery, read_run, run_label
@@ -176,7 +176,7 @@ def _apply(action: StartAction, delivery: Delivery) -> Started | None:
             _wait(delivery, Slot.NEXT_IN_LINE)
         case YieldSlot():
             with _transaction():
-                transitions.reserve_slot(delivery.older)
+                slot_queue.give_slot(delivery.older)
         case EndHolder():
             _skip_next_in_line(delivery)
             _end(delivery.holder, State.CANCELLED, _replaced_by(run))

@@ -30,7 +30,7 @@ from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for, database_name, lacks_table
 from django_dcron.db.statements import Placeholder, Select
 from django_dcron.exceptions import UnknownRun
-from django_dcron.models import Definition, Job, Run
+from django_dcron.models import Attempt, Definition, Job, Run
 from django_dcron.models.freeze import job_is_frozen
 from django_dcron.models.run import JOB_DELETED, RunQuerySet
 from django_dcron.policies.freezing import AUTOMATIC
@@ -45,6 +45,7 @@ from django_dcron.policies.start_decision import (
     StartFacts,
 )
 from django_dcron.runs import transitions
+from django_dcron.runs.slot_queue import oldest_in_time
 from django_dcron.runs.start_deadline import why_too_late
 from django_dcron.utils.sync_points import reach_sync_point
 from django_dcron.utils.time_format import format_time_to_store
@@ -157,7 +158,7 @@ class Delivery:
     """The run that has the slot. Set once ``load`` has found one."""
     next_in_line: Run
     """The run that is next in line. Set once ``load`` has found one."""
-    older: UUID
+    older: Run
     """The oldest run that is due. Set once ``load`` has found one."""
     missed_because: str
     """Why the run is too late, or empty. Set once the start deadline has been checked."""
@@ -211,7 +212,7 @@ class Delivery:
                 if other is not None:
                     self.next_in_line = other
             case LoadFact.OLDER:
-                older = _oldest_in_time(self.run, self._earliest)
+                older = oldest_in_time(self.run, self._earliest)
                 self.facts = replace(self.facts, older_is_due=older is not None)
                 if older is not None:
                     self.older = older
@@ -260,15 +261,6 @@ def _lock_holder(run: Run) -> Run | None:
     return transitions.runs().exclude(pk=run.pk).lock_holder(Slot.RUNNING, run.job_id)
 
 
-def _oldest_in_time(run: Run, now: datetime) -> UUID | None:
-    """Return the job's oldest run that a worker hasn't received, that is due and not too late."""
-    job = run.job
-    allowed = [job.start_deadline]
-    if job.misfire.policy is not MisfirePolicy.RUN_ALL:
-        allowed.append(job.misfire.grace)
-    return transitions.oldest_before(run, *(now - late for late in allowed if late is not None))
-
-
 def _as_fact(run: Run | None, now: datetime) -> OtherRun | None:
     if run is None:
         return None
@@ -277,8 +269,13 @@ def _as_fact(run: Run | None, now: datetime) -> OtherRun | None:
         scheduled_at=run.scheduled_at,
         is_backfilled=run.trigger == Trigger.BACKFILL,
         is_silent=run.heartbeat_at is not None and run.heartbeat_at < now - settings.RUN_LEASE,
-        executing_since=run.started_at if run.attempt == 1 else run.scheduled_at,
+        executing_since=run.started_at if run.attempt == 1 else _first_start(run),
     )
+
+
+def _first_start(run: Run) -> datetime:
+    first = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, number=1)
+    return first.values_list("started_at", flat=True).first() or run.scheduled_at
 
 
 def _unfinished_reason(other: Run) -> str:

@@ -23,16 +23,15 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
 from django.db.models import F
 
 from django_dcron.db.change_sequence import ChangeSequence
 from django_dcron.db.now import UtcNow
 from django_dcron.db.routing import alias_for
-from django_dcron.db.statements import Insert, Placeholder, Select, Update
+from django_dcron.db.statements import Insert, Placeholder, Update
 from django_dcron.models import Attempt, Freeze, Run
 from django_dcron.models.run import REASON_LIMIT, RunQuerySet
-from django_dcron.policies.lifecycle import STARTABLE, State, Trigger, states_before
+from django_dcron.policies.lifecycle import State, Trigger, states_before
 from django_dcron.policies.slots import NO_SLOT, Slot, backfill_number
 
 NOBODY = ""
@@ -168,71 +167,3 @@ def mark_cancel_requested(run_id: UUID, reason: str) -> bool:
     """Ask a running run to stop. Its worker reads the request at the next heartbeat."""
     running = runs().running().filter(pk=run_id, cancel_requested_at=None)
     return bool(running.update(cancel_requested_at=UtcNow(), reason=reason[:REASON_LIMIT]))
-
-
-_ANY_IN_LINE = Select(
-    Run,
-    lambda: (
-        runs()
-        .waiting_for_slot()
-        .filter(job=Placeholder(Run, "job_id"))
-        .order_by("due_at", "pk")
-        .values_list("pk")[:1]
-    ),
-)
-"""Building the full query takes longer than this check. Usually, no run waits."""
-
-
-def oldest_before(run: Run, *not_before: datetime) -> UUID | None:
-    """Return the job's oldest run of the schedule that is due before ``run`` and could start.
-
-    Such a run is pending or queued: no worker has received it yet. Runs that were due before one of
-    the times ``not_before`` are ignored.
-    """
-    startable = runs().filter(state__in=STARTABLE, trigger=Trigger.SCHEDULE, slot=None)
-    older = startable.filter(job=run.job_id, due_at__lt=run.due_at)
-    if not_before:
-        older = older.filter(due_at__gte=max(not_before))
-    return older.order_by("due_at", "pk").values_list("pk", flat=True).first()
-
-
-def reserve_slot(run_id: UUID) -> None:
-    """Give the job's running slot to a run that hasn't started. Nothing changes if it has.
-
-    Raises ``IntegrityError`` if another run has the slot.
-    """
-    runs().filter(pk=run_id, state__in=STARTABLE, slot=None).update(
-        slot=Slot.RUNNING, slot_number=0
-    )
-
-
-def wake_next(job_id: int) -> Run | None:
-    """Waiting -> pending, for the run that has waited longest. It gets the slot.
-
-    Returns that run, with its job. Returns None if no run waits or the slot is taken. Backfilled
-    runs don't take part (``release_backfilled``).
-    """
-    if not _ANY_IN_LINE.rows(job_id=job_id):
-        return None
-    line = runs().waiting_for_slot().filter(job=job_id)
-    longest = line.order_by("due_at", "pk").select_related("job").first()
-    if longest is None:
-        return None
-    change = {
-        "state": State.PENDING,
-        "slot": Slot.RUNNING,
-        "slot_number": 0,
-        "node": NOBODY,
-        "queued_at": None,  # not sent since it began to wait
-        "deliveries": 0,
-        "reason": "",
-    }
-    try:
-        with transaction.atomic(using=alias_for(Run)):
-            if not runs().waiting().filter(pk=longest.pk).update(**change):
-                return None
-    except IntegrityError:
-        return None  # a newcomer has the slot and wakes the next run when it ends
-    for name, value in change.items():
-        setattr(longest, name, value)
-    return longest

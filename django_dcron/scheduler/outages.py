@@ -19,6 +19,7 @@ from datetime import datetime
 
 from django.db.models import Max
 
+from django_dcron.conf import settings
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.errors import in_one_line
 from django_dcron.db.now import UtcNow
@@ -44,9 +45,10 @@ class OutageSearch:
     def look_back(self) -> Outage | None:
         """Return the outage that the heartbeat about to be written ends, if any."""
         now = self._clock.now()
-        if self._heartbeat_at is not None and now - self._heartbeat_at < SHORTEST_OUTAGE:
+        shortest = max(SHORTEST_OUTAGE, settings.LEASE)
+        if self._heartbeat_at is not None and now - self._heartbeat_at < shortest:
             return None
-        return find_outage(_last_sign_of_life(), now, self._failure)
+        return find_outage(_last_sign_of_life(), now, self._failure, shortest=shortest)
 
     def record_heartbeat(self, outage: Outage | None) -> None:
         """Record a successful heartbeat, and the outage that it ended."""

@@ -47,7 +47,7 @@ from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.slots import Slot
-from django_dcron.runs import deliveries, endings, transitions
+from django_dcron.runs import deliveries, endings, slot_queue, transitions
 from django_dcron.runs.endings import LastHeartbeat
 from django_dcron.runs.start_deadline import why_too_late
 from django_dcron.scheduler.delayed_heartbeats import DelayedHeartbeats
@@ -249,5 +249,5 @@ def _wake_waiting_runs(shards: Collection[int]) -> int:
     woken = 0
     for job_id in list(job_ids[:RESCUED_AT_ONCE]):
         with skipping_if_locked(f"wake the next run of job {job_id}", alias_for(Run)):
-            woken += transitions.wake_next(job_id) is not None
+            woken += slot_queue.wake_next(job_id) is not None
     return woken

@@ -12,7 +12,7 @@ from django.db import connection
 from django_dcron.db.now import database_now
 from django_dcron.db.plan_cache import _numbered
 from django_dcron.models import Run
-from django_dcron.runs import transitions
+from django_dcron.runs import slot_queue
 from django_dcron.scheduler import adoption, limit_lines, rescue
 from tests.factories import make_idle_job
 
@@ -24,7 +24,7 @@ STATEMENTS = {
     "adoption": adoption._any_of_other_nodes(frozenset({1, 2}), 64, ""),
     "oldest runs to adopt": adoption._oldest_of_other_nodes(ALL_SHARDS, 64, "", 500),
     "waiting runs": limit_lines._WAITING,
-    "next in line": transitions._ANY_IN_LINE,
+    "next in line": slot_queue._ANY_IN_LINE,
 }
 
 

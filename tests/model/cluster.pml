@@ -82,7 +82,7 @@ inline move(r, target, next) {
     state[r] = target
 }
 
-/* The oldest waiting run gets the slot. Backfilled runs don't take part (transitions.wake_next). */
+/* The oldest waiting run gets the slot. Backfilled runs don't take part (slot_queue.wake_next). */
 inline wake_next() {
     if
     :: slot == NONE && state[0] == WAITING -> move(0, PENDING, 0); slot = 0; message[0] = false

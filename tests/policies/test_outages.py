@@ -31,5 +31,8 @@ def test_first_heartbeat_of_an_installation_ends_no_outage() -> None:
 def test_outage_has_the_failure_of_the_node_that_found_it() -> None:
     failure = FailedHeartbeat(NOON - timedelta(minutes=4), "gone")
     outage = find_outage(NOON - timedelta(minutes=5), NOON, failure)
+    suspended = find_outage(NOON - timedelta(minutes=6), NOON, failure)
+    assert suspended is not None
+    assert suspended.failure is None, "the node was suspended before"
     assert outage is not None
     assert outage.failure == failure

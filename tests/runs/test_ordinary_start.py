@@ -73,6 +73,11 @@ def take_slot(run: Run) -> None:
     make_run(run.job, "running", slot=Slot.RUNNING)
 
 
+def make_older_run(run: Run) -> None:
+    earlier = run.due_at - timedelta(seconds=10)
+    make_run(run.job, "queued", scheduled_at=earlier, due_at=earlier)
+
+
 def set_limit(run: Run) -> None:
     Limit.objects.get_or_create(name="api", max_running=1)
     Job.objects.filter(pk=run.job_id).update(limit="api")
@@ -97,6 +102,7 @@ CHANGES: dict[str, Change] = {
     "queue_all": job_changed(overlap_policy="queue_all"),
     "unknown policy": job_changed(overlap_policy="?"),
     "slot taken": take_slot,
+    "older run": make_older_run,
     "limit": set_limit,
     "has a place": run_changed(limited=True),
     "manual": run_changed(trigger="manual"),

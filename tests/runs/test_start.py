@@ -367,15 +367,60 @@ def test_run_all_skips_a_run_that_became_due_during_an_execution(
 ) -> None:
     first, second = backlog(now, 2, misfire_policy="run_all")
     Job.objects.update(overlap_policy="skip")
-    holder = queued_since(first.job, now - 2 * MINUTE, attempt=attempt)
+    holder = queued_since(first.job, now - 2 * MINUTE)
     assert deliver(holder)
     between = first.due_at + SECOND
-    Run.objects.filter(pk=holder.pk).update(started_at=between)
+    Attempt.objects.filter(run=holder).update(started_at=between)
+    # The first attempt counts: the run was unfinished since then.
+    Run.objects.filter(pk=holder.pk).update(
+        started_at=between if attempt == 1 else now + SECOND, attempt=attempt
+    )
     for run in (first, second):
         assert not deliver(run)
-    # The first attempt of the holder started after the first run was due. An earlier one didn't.
-    state_of_first = State.WAITING if attempt == 1 else State.SKIPPED
-    assert [state_of(first), state_of(second)] == [state_of_first, State.SKIPPED]
+    assert [state_of(first), state_of(second)] == [State.WAITING, State.SKIPPED]
+
+
+def test_backlog_of_run_all_waits_for_the_retry_of_its_oldest_run(now: datetime) -> None:
+    runs = backlog(now, 3, misfire_policy="run_all", max_attempts=2)
+    Job.objects.update(overlap_policy="skip")
+    assert deliver(runs[0])
+    assert endings.retry(reread(runs[0]), 1, now + MINUTE, "", {"outcome": "failed"}, None)
+    for run in runs[1:]:
+        assert not deliver(run)
+    assert [state_of(run) for run in runs] == ["pending", "waiting", "waiting"]
+
+
+@pytest.mark.parametrize("state", ["pending", "queued"])
+def test_end_of_a_run_gives_the_slot_to_an_older_run_that_does_not_wait_yet(
+    now: datetime, state: str
+) -> None:
+    first, second, third = backlog(now, 3, misfire_policy="run_all")
+    Job.objects.update(overlap_policy="skip")
+    assert deliver(first)
+    Run.objects.filter(pk=second.pk).update(state=state, node="a", deliveries=8)
+    assert not deliver(third)
+    finish(first)
+    second = reread(second)
+    assert (second.slot, second.state) == (Slot.RUNNING, "pending")
+    sent_again = {"queued": ("", 0, None), "pending": ("a", 8, second.queued_at)}[state]
+    assert (second.node, second.deliveries, second.queued_at) == sent_again
+    assert deliver(second)
+    finish(second)
+    assert deliver(reread(third))
+
+
+def test_run_beyond_the_catch_up_limit_does_not_get_the_slot(now: datetime) -> None:
+    runs = backlog(now - MINUTE, 4, misfire_policy="run_all", catchup_limit=2)
+    Job.objects.update(overlap_policy="skip")
+    for run in runs[:2]:
+        assert deliver(run)
+        finish(run)
+    on_time = queued_since(runs[0].job, now)
+    assert deliver(on_time)
+    finish(on_time)
+    for run in runs[2:]:
+        assert not deliver(run)
+        assert state_of(run) == State.MISSED
 
 
 def test_late_run_that_run_latest_omits_does_not_get_the_slot(now: datetime) -> None:

@@ -17,7 +17,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, TRANSITIONS, Outcome, State
 from django_dcron.policies.slots import Slot, backfill_number
-from django_dcron.runs import completion, deliveries, endings, transitions
+from django_dcron.runs import completion, deliveries, endings, slot_queue, transitions
 from tests.factories import make_idle_job, make_run
 from tests.waiting import TIMEOUT
 
@@ -113,9 +113,7 @@ CASES = {
         {State.RUNNING},
         State.PENDING,
     ),
-    "wake_next": Case(
-        lambda run: transitions.wake_next(run.job_id), {State.WAITING}, State.PENDING
-    ),
+    "wake_next": Case(lambda run: slot_queue.wake_next(run.job_id), {State.WAITING}, State.PENDING),
     "renew_heartbeat": Case(
         lambda run: transitions.renew_heartbeat(run.pk, run.attempt), {State.RUNNING}, State.RUNNING
     ),
@@ -282,7 +280,7 @@ def test_woken_run_has_not_been_sent() -> None:
     """A worker took the message before the run waited. Nothing but another message starts it."""
     job = make_idle_job(overlap_policy="queue_all")
     run = make_run(job, State.WAITING, queued_at=database_now("default"), deliveries=2)
-    assert transitions.wake_next(job.pk) == run
+    assert slot_queue.wake_next(job.pk) == run
     run.refresh_from_db()
     assert (run.state, run.deliveries, run.sent_at) == (State.PENDING, 0, None)
 
@@ -290,15 +288,15 @@ def test_woken_run_has_not_been_sent() -> None:
 def test_waiting_backfilled_run_is_not_woken_by_wake_next() -> None:
     job = make_idle_job(overlap_policy="queue_all")
     make_run(job, "waiting", trigger="backfill")
-    assert not transitions.wake_next(job.pk)
-    assert not transitions.wake_next(make_idle_job().pk)
+    assert not slot_queue.wake_next(job.pk)
+    assert not slot_queue.wake_next(make_idle_job().pk)
 
 
 def test_lowest_key_is_woken_among_runs_due_at_the_same_time() -> None:
     job = make_idle_job(overlap_policy="queue_all")
     for key in (3, 1, 2):
         make_run(job, "waiting", id=UUID(int=key), due_at=NOW)
-    assert transitions.wake_next(job.pk)
+    assert slot_queue.wake_next(job.pk)
     assert Run.objects.get(state="pending").pk == UUID(int=1)
 
 
@@ -315,7 +313,7 @@ def test_wake_next_is_called_only_if_the_slot_is_free_and_runs_wait(
     policy: str, slot_taken: bool, wakes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offered: list[int] = []
-    monkeypatch.setattr(transitions, "wake_next", offered.append)
+    monkeypatch.setattr(slot_queue, "wake_next", offered.append)
     job = make_idle_job(overlap_policy=policy)
     if slot_taken:
         make_run(job, "running", slot=Slot.RUNNING)
@@ -351,7 +349,7 @@ def test_waiting_run_keeps_waiting_if_the_slot_is_taken() -> None:
     job = make_idle_job(overlap_policy="queue_all")
     make_run(job, "pending", slot=Slot.RUNNING)
     waiting = make_run(job, "waiting")
-    assert not transitions.wake_next(job.pk)
+    assert not slot_queue.wake_next(job.pk)
     waiting.refresh_from_db()
     assert (waiting.state, waiting.slot) == ("waiting", None)
 
@@ -419,13 +417,13 @@ def test_end_of_a_waiting_run_wakes_no_run_if_the_slot_is_taken() -> None:
     make_run(job, "waiting", scheduled_at=LATER)
     assert endings.end_unstarted(first, State.CANCELLED, "why")
     assert Run.objects.filter(state="waiting").count() == 1
-    assert not transitions.wake_next(job.pk)
+    assert not slot_queue.wake_next(job.pk)
 
 
 def test_woken_run_exchanges_its_next_in_line_slot() -> None:
     job = make_idle_job(overlap_policy="queue_one")
     waiting = make_run(job, "waiting", slot=Slot.NEXT_IN_LINE)
-    assert transitions.wake_next(job.pk)
+    assert slot_queue.wake_next(job.pk)
     waiting.refresh_from_db()
     assert (waiting.state, waiting.slot) == ("pending", Slot.RUNNING)
 
@@ -496,7 +494,7 @@ def test_only_runs_still_owned_by_the_node_are_marked() -> None:
     job = make_idle_job(overlap_policy="queue_all")
     woken, claimed = make_run(job, node="a"), make_run(job, node="a", scheduled_at=NOW)
     assert transitions.mark_waiting(woken, slot=None, reason="")
-    assert transitions.wake_next(job.pk)
+    assert slot_queue.wake_next(job.pk)
     assert deliveries.mark_queued([(woken.pk, 1), (claimed.pk, 1)], NOW, node="a") == 1
     assert deliveries.mark_queued([(woken.pk, 1)], NOW, slot=None) == 0
     assert {run.pk: run.state for run in Run.objects.all()} == {

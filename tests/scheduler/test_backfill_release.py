@@ -16,7 +16,7 @@ from django_dcron.models import Attempt, Cursor, Job, Run, Statistics
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import Slot, backfill_number
-from django_dcron.runs import endings, transitions
+from django_dcron.runs import endings, slot_queue, transitions
 from django_dcron.scheduler import backfill_release as module
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.backfill_release import release
@@ -286,7 +286,7 @@ def test_waiting_backfilled_runs_are_not_woken_by_rescue_or_finish(now: datetime
     assert rescue(ALL, now, 15 * SECOND) == 0
     live = make_run(job, "running", slot=Slot.RUNNING)
     endings.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
-    assert not transitions.wake_next(job.pk)
+    assert not slot_queue.wake_next(job.pk)
     assert hours("waiting") == [0, 1, 2]
 
 

@@ -204,7 +204,7 @@ def test_hanging_heartbeat_makes_the_node_unfit(
     let_go = threading.Event()
     original = a.runner.membership.beat
 
-    def beat(*, agenda: int) -> bool:
+    def beat(*, agenda: int, connect: Callable[[], None]) -> bool:
         assert let_go.wait(TIMEOUT)
         return original(agenda=agenda)
 

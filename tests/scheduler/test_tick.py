@@ -18,7 +18,7 @@ from django_dcron.jobs import cursors, pausing
 from django_dcron.jobs.attempt_end import end_attempt
 from django_dcron.models import Cursor, Incident, Job, Run, Statistics
 from django_dcron.policies.lifecycle import Outcome
-from django_dcron.runs import deliveries, endings, transitions
+from django_dcron.runs import deliveries, endings, slot_queue, transitions
 from django_dcron.runs.completion import Ending
 from django_dcron.scheduler import claim, tick
 from django_dcron.scheduler.agenda import Agenda
@@ -476,7 +476,7 @@ def test_run_woken_before_it_was_marked_is_dispatched_again(node: NodeUnderTest)
     node.ticker.tick()
     node.agenda.publish_due()  # it is published; the next tick marks it
     assert transitions.mark_waiting(run, slot=None, reason="")
-    assert transitions.wake_next(job.pk)
+    assert slot_queue.wake_next(job.pk)
     # This step of the tick precedes the agenda's report of the dispatch.
     node.ticker._adopt(also_own=False)
     node.ticker.mark_dispatched()

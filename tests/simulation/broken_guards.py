@@ -36,6 +36,7 @@ from django_dcron.runs import (
     endings,
     limits,
     ordinary_start,
+    slot_queue,
     start,
     start_facts,
     transitions,
@@ -481,7 +482,7 @@ def an_ended_run_keeps_the_slot(stack: ExitStack) -> None:
 @guard
 def waiting_runs_are_not_woken(stack: ExitStack) -> None:
     """Neither the end of a run nor the rescue wakes the run that waits for the slot."""
-    put(stack, transitions, "wake_next", lambda job_id: None)
+    put(stack, slot_queue, "wake_next", lambda job_id: None)
 
 
 @guard
@@ -496,7 +497,7 @@ def the_newest_waiting_run_is_woken(stack: ExitStack) -> None:
         with patch.object(transitions, "runs", lambda: Newest(Run)):
             return real(job_id)
 
-    real = put(stack, transitions, "wake_next", wake)
+    real = put(stack, slot_queue, "wake_next", wake)
 
 
 @guard

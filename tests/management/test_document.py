@@ -29,7 +29,7 @@ SELECTION = set(
     re.findall(OPTION, DOCUMENT[DOCUMENT.index("**Selections.**") : DOCUMENT.index("## Inspect")])
 ) - {"--json", "--reason", "--until"}
 """The options that select and confirm jobs, documented once for several subcommands."""
-FILTERS = set(re.findall(OPTION, SECTIONS["list"])) - {"--json", "--limit"}
+FILTERS = set(re.findall(OPTION, SECTIONS["list"])) - {"--json", "--limit", "--sort"}
 """The options that filter jobs, documented once with ``list``."""
 BY_STATE = {"--state", "--enabled", "--paused", "--failing"}
 """The filters of jobs by their state. Commands that select runs don't have them."""

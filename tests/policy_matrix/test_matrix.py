@@ -138,14 +138,15 @@ def verify(world: World) -> None:
 
 
 # --- overlap ------------------------------------------------------------------------------------
-# All late occurrences run, so that only the overlap policy decides.
+# All late occurrences run, so that only the overlap policy decides. Under skip and queue_one, late
+# occurrences wait for each other.
 
 OVERLAP = ("allow", "skip", "queue_one", "queue_all", "cancel_running")
 OVERLAP_TABLE: list[tuple[Situation, dict[str, Any], str]] = [
     #                                                        allow    skip     queue_one queue_all cancel_running
     (normal_running, {},                                    "SSSS     SSSS     SSSS      SSSS      SSSS"),
-    (scheduler_down_for_an_hour, {},                         "SSSSSS   SKKKKK   SSKKKK    SSSSSS    RrrrrS"),
-    (worker_lost_and_all_down_for_an_hour, {},               "FSSSSSS  FSKKKKK  FSSKKKK   FSSSSSS   FRrrrrS"),
+    (scheduler_down_for_an_hour, {},                         "SSSSSS   SSSSSS   SSSSSS    SSSSSS    RrrrrS"),
+    (worker_lost_and_all_down_for_an_hour, {},               "FSSSSSS  FSSSSSS  FSSSSSS   FSSSSSS   FRrrrrS"),
     (scheduler_down_for_an_hour, LATEST,                     "mmmmMS   mmmmMS   mmmmMS    mmmmMS    mmmmMS"),
     (workers_down_for_an_hour, LATEST,                       "MMMMMS   MMMMMS   MMMMMS    MMMMMS    MMMMMS"),
     (burst, IN_TIME | {"misfire_policy": "skip"},           "SSSS     SKKK     SSKK      SSSS      RrrS"),

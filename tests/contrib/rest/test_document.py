@@ -113,6 +113,7 @@ VALID_VALUES = {
     "timezone": "Europe/Berlin",
     "max_running": 3,
     "max_started": 100,
+    "version": 2,  # of the edit in ``rows``
     "interval": "1m",
     "start": "2026-01-01T00:00:00Z",
     "end": "2026-01-03T00:00:00+02:00",

@@ -7,7 +7,7 @@ from datetime import timedelta
 from django_dcron.exceptions import InvalidCalendar
 from django_dcron.models.calendar import Calendar
 from django_dcron.policies.misfire import Misfire, MisfirePolicy
-from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
+from django_dcron.policies.overlap import OverlapPolicy, is_queueing, read_overlap_policy
 from django_dcron.policies.retry import RetryPolicy
 from django_dcron.utils.messages import gettext_noop as _
 
@@ -49,6 +49,12 @@ class JobPoliciesMixin:
     @property
     def overlap(self) -> OverlapPolicy:
         return read_overlap_policy(self.overlap_policy)
+
+    @property
+    def is_queueing(self) -> bool:
+        """Whether runs of the schedule may wait for each other, in the order they are due."""
+        runs_backlog = self.misfire_policy == MisfirePolicy.RUN_ALL
+        return is_queueing(self.overlap, runs_backlog=runs_backlog)
 
     @property
     def retry(self) -> RetryPolicy:

@@ -36,7 +36,7 @@ from enum import Enum, auto
 from typing import Literal
 
 from django_dcron.policies.lifecycle import STARTABLE, State
-from django_dcron.policies.overlap import OverlapPolicy, is_queueing
+from django_dcron.policies.overlap import OverlapPolicy
 
 
 class Unknown(Enum):
@@ -58,7 +58,7 @@ class OtherRun:
     is_silent: bool = False
     """Whether its last heartbeat is older than ``DCRON_RUN_LEASE``."""
     executing_since: datetime | None = None
-    """When its first attempt started. None: it hasn't started."""
+    """When its first attempt started. None: it hasn't started. Only used for ``in_queue``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +79,10 @@ class StartFacts:
     scheduled_at: datetime
     due_at: datetime
     is_backfilled: bool
-    is_scheduled: bool
-    """Whether the run comes from the schedule, and hasn't been given the running slot."""
-    runs_backlog: bool
-    """Whether all late runs of the job run (``run_all``)."""
+    in_queue: bool
+    """Whether the run starts after older runs of the schedule (``overlap.is_queueing``). A run that
+    has been given the running slot doesn't.
+    """
     slot_taken: bool
     """Whether another run had the running slot when the run was read. If the value is outdated, the
     unique constraint or the locked read of ``holder`` detects that.
@@ -243,17 +243,12 @@ def decide_start(facts: StartFacts) -> StartAction:
         return LoadFact.HOLDER
     if isinstance(facts.holder, OtherRun):
         return _decide_overlap(facts, facts.holder)
-    if _is_queued(facts):
+    if facts.in_queue:
         if facts.older_is_due is UNKNOWN:
             return LoadFact.OLDER
         if facts.older_is_due:
             return YieldSlot()
     return start(takes_slot=True)
-
-
-def _is_queued(facts: StartFacts) -> bool:
-    """Return whether older runs of the schedule start before this one."""
-    return facts.is_scheduled and is_queueing(facts.overlap, runs_backlog=facts.runs_backlog)
 
 
 def _decide_overlap(facts: StartFacts, holder: OtherRun) -> StartAction:
@@ -263,7 +258,7 @@ def _decide_overlap(facts: StartFacts, holder: OtherRun) -> StartAction:
     if facts.overlap is OverlapPolicy.QUEUE_ALL:
         return Wait(next_in_line=False)
     since = holder.executing_since
-    if _is_queued(facts) and (since is None or since > facts.due_at):
+    if facts.in_queue and (since is None or since > facts.due_at):
         return Wait(next_in_line=False)
     waits_under_skip = holder.is_backfilled or (holder.is_running and holder.is_silent)
     if facts.overlap is OverlapPolicy.SKIP and not waits_under_skip:

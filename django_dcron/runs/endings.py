@@ -36,8 +36,7 @@ from django_dcron.models.run import REASON_LIMIT, RunQuerySet
 from django_dcron.models.statistics import count_ended_runs, count_shadow_run, prepared_count
 from django_dcron.policies.chains import conditions_met_by
 from django_dcron.policies.lifecycle import State, Trigger
-from django_dcron.policies.misfire import MisfirePolicy
-from django_dcron.policies.overlap import OverlapPolicy, is_queueing
+from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import NO_SLOT
 from django_dcron.runs import chains, incidents, limits, slot_queue, transitions
 from django_dcron.runs.transitions import LOCK_TIMEOUT, NOBODY
@@ -212,10 +211,9 @@ def _others_may_wait(run: Run) -> bool:
 
     Under ``skip``, one may also wait since an earlier attempt, or for one that has been silent.
     """
-    runs_backlog = run.job.misfire_policy == MisfirePolicy.RUN_ALL
     return (
         run.job.overlap in QUEUEING_POLICIES
-        or is_queueing(run.job.overlap, runs_backlog=runs_backlog)
+        or run.job.is_queueing
         or run.trigger == Trigger.BACKFILL
         or (run.job.overlap is OverlapPolicy.SKIP and run.attempt > 1)
     )

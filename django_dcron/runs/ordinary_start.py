@@ -42,7 +42,7 @@ ORDINARY = "can_start"
 _IS_QUEUEING = Q(job__overlap_policy=OverlapPolicy.QUEUE_ALL) | Q(
     ~Q(job__overlap_policy=OverlapPolicy.ALLOW), job__misfire_policy=MisfirePolicy.RUN_ALL
 )
-"""Covers ``policies.overlap.is_queueing``."""
+"""Covers ``Job.is_queueing``."""
 
 
 def _reading() -> Any:

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Usually, the run that has waited longest is next. In a queue (``overlap.is_queueing``), an
+- Usually, the run that has waited longest is next. In a queue (``Job.is_queueing``), an
   older run of the schedule that hasn't begun to wait comes first: a worker hasn't received it yet.
 - A run that a worker would refuse as too late never gets the slot.
 - Nodes send a run that gets the slot again, because its message may be lost and other runs wait for
@@ -23,7 +23,6 @@ from django_dcron.db.statements import Placeholder, Select
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import STARTABLE, State, Trigger
 from django_dcron.policies.misfire import MisfirePolicy
-from django_dcron.policies.overlap import is_queueing
 from django_dcron.policies.slots import Slot
 from django_dcron.runs.start_deadline import why_too_late
 from django_dcron.runs.transitions import NOBODY, runs
@@ -80,8 +79,7 @@ def wake_next(job_id: int) -> Run | None:
     if longest is None:
         return None
     run, job = longest, longest.job
-    runs_backlog = job.misfire_policy == MisfirePolicy.RUN_ALL
-    if run.trigger == Trigger.SCHEDULE and is_queueing(job.overlap, runs_backlog=runs_backlog):
+    if run.trigger == Trigger.SCHEDULE and job.is_queueing:
         run = oldest_in_time(run, database_now(alias_for(Run))) or run
     was_on_agenda = run.state == State.PENDING
     try:
@@ -92,8 +90,9 @@ def wake_next(job_id: int) -> Run | None:
 
 
 def give_slot(run: Run) -> bool:
-    """Give the job's running slot to a run that hasn't started. A waiting or queued run is pending.
+    """Give the job's running slot to a run that hasn't started.
 
+    A waiting or queued run becomes pending, so that a node sends it again.
     Returns False if the run has changed. Raises ``IntegrityError`` if another run has the slot.
     """
     change: dict[str, Any] = {"slot": Slot.RUNNING, "slot_number": 0}
@@ -101,7 +100,7 @@ def give_slot(run: Run) -> bool:
         change |= {
             "state": State.PENDING,
             "node": NOBODY,
-            "queued_at": None,  # not sent since it began to wait
+            "queued_at": None,
             "deliveries": 0,
             "reason": "",
         }

@@ -35,7 +35,6 @@ from django_dcron.models.freeze import job_is_frozen
 from django_dcron.models.run import JOB_DELETED, RunQuerySet
 from django_dcron.policies.freezing import AUTOMATIC
 from django_dcron.policies.lifecycle import State, Trigger
-from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.slots import Slot
 from django_dcron.policies.start_decision import (
     UNKNOWN,
@@ -187,8 +186,7 @@ class Delivery:
             scheduled_at=run.scheduled_at,
             due_at=run.due_at,
             is_backfilled=run.trigger == Trigger.BACKFILL,
-            is_scheduled=run.trigger == Trigger.SCHEDULE and run.slot is None,
-            runs_backlog=run.job.misfire_policy == MisfirePolicy.RUN_ALL,
+            in_queue=run.trigger == Trigger.SCHEDULE and run.slot is None and run.job.is_queueing,
             slot_taken=read.slot_taken,
             is_limited=run.job.limit_id is not None or run.limited,
         )
@@ -201,16 +199,19 @@ class Delivery:
                 self.facts = replace(self.facts, too_late=bool(self.missed_because))
             case LoadFact.HOLDER:
                 holder = _lock_holder(self.run)
-                self.facts = replace(self.facts, holder=_as_fact(holder, self._earliest))
-                if holder is not None:
+                other = _as_fact(holder, self._earliest)
+                if holder is not None and other is not None:
                     self.holder = holder
+                    if self.facts.in_queue:
+                        other = replace(other, executing_since=_first_start(holder))
                     reach_sync_point("start.held")
                     self._lock_run()
+                self.facts = replace(self.facts, holder=other)
             case LoadFact.NEXT_IN_LINE:
-                other = transitions.runs().lock_holder(Slot.NEXT_IN_LINE, self.run.job_id)
-                self.facts = replace(self.facts, next_in_line=_as_fact(other, self._earliest))
-                if other is not None:
-                    self.next_in_line = other
+                next_run = transitions.runs().lock_holder(Slot.NEXT_IN_LINE, self.run.job_id)
+                self.facts = replace(self.facts, next_in_line=_as_fact(next_run, self._earliest))
+                if next_run is not None:
+                    self.next_in_line = next_run
             case LoadFact.OLDER:
                 older = oldest_in_time(self.run, self._earliest)
                 self.facts = replace(self.facts, older_is_due=older is not None)
@@ -269,11 +270,13 @@ def _as_fact(run: Run | None, now: datetime) -> OtherRun | None:
         scheduled_at=run.scheduled_at,
         is_backfilled=run.trigger == Trigger.BACKFILL,
         is_silent=run.heartbeat_at is not None and run.heartbeat_at < now - settings.RUN_LEASE,
-        executing_since=run.started_at if run.attempt == 1 else _first_start(run),
     )
 
 
-def _first_start(run: Run) -> datetime:
+def _first_start(run: Run) -> datetime | None:
+    """Return when the run's first attempt started, or None if it hasn't."""
+    if run.attempt == 1:
+        return run.started_at
     first = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, number=1)
     return first.values_list("started_at", flat=True).first() or run.scheduled_at
 

@@ -64,7 +64,7 @@ class _Block:
         """How long the step has been blocked, as of its last try."""
         return self.last_tried_at - self.since
 
-    def continues(self, error: OperationalError, now: float) -> bool:
+    def record_try(self, error: OperationalError, now: float) -> bool:
         """Record another blocked try. Return False if only other runs than before are locked."""
         if isinstance(error, StillLocked):
             if isinstance(self.error, StillLocked):
@@ -129,7 +129,7 @@ class Steps:
 
     def _record_block(self, step: TickStep, error: OperationalError) -> None:
         now, block = self._monotonic(), self._blocked.get(step.name)
-        if block is not None and not block.continues(error, now):
+        if block is not None and not block.record_try(error, now):
             if not block.is_long:
                 self._blocked[step.name] = _Block(now, now, error)
                 return

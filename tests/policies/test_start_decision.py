@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from django_dcron.policies.lifecycle import FINAL, State
-from django_dcron.policies.overlap import OverlapPolicy
+from django_dcron.policies.overlap import OverlapPolicy, is_queueing
 from django_dcron.policies.start_decision import (
     UNKNOWN,
     Drop,
@@ -41,6 +41,7 @@ MINUTE = timedelta(minutes=1)
 NOW = timedelta(0)
 SOON = timedelta(microseconds=1)
 EXCLUSIVE = [policy for policy in OverlapPolicy if policy is not OverlapPolicy.ALLOW]
+QUEUEING = [policy for policy in OverlapPolicy if is_queueing(policy, runs_backlog=True)]
 AGES = {"older": NOON - MINUTE, "newer": NOON + MINUTE}
 
 READY = StartFacts(
@@ -54,8 +55,7 @@ READY = StartFacts(
     scheduled_at=NOON,
     due_at=NOON,
     is_backfilled=False,
-    is_scheduled=True,
-    runs_backlog=False,
+    in_queue=False,
     slot_taken=False,
     holder=None,
     next_in_line=None,
@@ -218,21 +218,14 @@ def test_run_takes_a_free_slot_even_if_another_run_waits(
         assert decide_start(free) == Start(takes_slot=True)
 
 
-@pytest.mark.parametrize("runs_backlog", [True, False])
-@pytest.mark.parametrize("policy", OverlapPolicy)
-def test_run_in_a_queue_leaves_the_free_slot_to_an_older_run(
-    policy: OverlapPolicy, runs_backlog: bool
-) -> None:
-    free = facts(overlap=policy, older_is_due=True, runs_backlog=runs_backlog)
-    start = Start(takes_slot=policy.exclusive)
-    is_queue = policy is OverlapPolicy.QUEUE_ALL or (
-        runs_backlog and policy in (OverlapPolicy.SKIP, OverlapPolicy.QUEUE_ONE)
-    )
-    assert decide_start(free) == (YieldSlot() if is_queue else start)
+@pytest.mark.parametrize("policy", QUEUEING)
+def test_run_in_a_queue_leaves_the_free_slot_to_an_older_run(policy: OverlapPolicy) -> None:
+    free = facts(overlap=policy, older_is_due=True, in_queue=True)
+    start = Start(takes_slot=True)
+    assert decide_start(free) == YieldSlot()
     assert decide_start(replace(free, older_is_due=False)) == start
-    assert decide_start(replace(free, is_scheduled=False)) == start
-    requested = [LoadFact.START_DEADLINE, *[LoadFact.OLDER] * is_queue]
-    assert requested_facts(free) == (requested, decide_start(free))
+    assert decide_start(replace(free, in_queue=False)) == start
+    assert requested_facts(free) == ([LoadFact.START_DEADLINE, LoadFact.OLDER], YieldSlot())
 
 
 @pytest.mark.parametrize(
@@ -245,10 +238,10 @@ def test_backlog_of_run_all_waits_for_holders_that_started_after_the_run_was_due
     for situation, expected in CELLS:
         assert isinstance(situation.holder, OtherRun)
         holder = replace(situation.holder, executing_since=executing_since)
-        backlog = replace(situation, holder=holder, runs_backlog=True)
-        queues = waits and situation.overlap in (OverlapPolicy.SKIP, OverlapPolicy.QUEUE_ONE)
+        backlog = replace(situation, holder=holder, in_queue=situation.overlap in QUEUEING)
+        queues = waits and backlog.in_queue
         assert decide_start(backlog) == (Wait(next_in_line=False) if queues else expected)
-        manual = replace(backlog, is_scheduled=False)
+        manual = replace(backlog, in_queue=False)
         assert decide_start(manual) == expected, "a manual run is never late"
 
 

@@ -37,8 +37,7 @@ CONSIDERED = {
     "is_limited",
     "too_late",
     "overlap",
-    "is_scheduled",
-    "runs_backlog",
+    "in_queue",
     "slot_taken",
 }
 WITHOUT_EFFECT = {

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import IntegrityError, connection, connections
 from django.db.models import F
+from django.test.utils import CaptureQueriesContext
 from psycopg import _queries
 from pytest_django import Settings
 
@@ -378,6 +379,20 @@ def test_run_all_skips_a_run_that_became_due_during_an_execution(
     for run in (first, second):
         assert not deliver(run)
     assert [state_of(first), state_of(second)] == [State.WAITING, State.SKIPPED]
+
+
+@pytest.mark.parametrize(("misfire_policy", "reads"), [("run_latest", 0), ("run_all", 1)])
+def test_only_a_queue_reads_when_a_retried_holder_first_started(
+    now: datetime, misfire_policy: str, reads: int
+) -> None:
+    holder, run = backlog(now, 2, misfire_policy=misfire_policy)
+    Job.objects.update(overlap_policy="queue_one", misfire_grace=HOUR)
+    assert deliver(holder)
+    Run.objects.filter(pk=holder.pk).update(attempt=2)
+    with CaptureQueriesContext(connection) as queries:
+        assert not deliver(run)
+    of_attempts = [query for query in queries if f'FROM "{Attempt._meta.db_table}"' in query["sql"]]
+    assert len(of_attempts) == reads
 
 
 def test_backlog_of_run_all_waits_for_the_retry_of_its_oldest_run(now: datetime) -> None:

@@ -12,7 +12,6 @@ from django.utils.translation import ngettext
 from django_dcron.diagnosis.misfire_effect import misfire_effect, start_deadline_effect
 from django_dcron.models import Job
 from django_dcron.policies.lifecycle import State
-from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.retention import LONGEST
 from django_dcron.runs.retention import retention_of
@@ -59,10 +58,7 @@ def overlap_texts(job: Job, shortest_gap: timedelta | None) -> Iterator[Explanat
         ),
     }
     yield Explanation(f"overlap_{job.overlap}", texts[job.overlap])
-    if job.misfire.policy is MisfirePolicy.RUN_ALL and job.overlap in (
-        OverlapPolicy.SKIP,
-        OverlapPolicy.QUEUE_ONE,
-    ):
+    if job.is_queueing and job.overlap is not OverlapPolicy.QUEUE_ALL:
         yield Explanation("backlog_waits", _("Late occurrences wait for each other."))
     if job.timeout is not None and shortest_gap is not None and job.timeout > shortest_gap:
         text = _(

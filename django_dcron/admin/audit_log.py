@@ -9,12 +9,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.contrib.admin.views.main import PAGE_VAR
+from django.core.paginator import Page
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
@@ -59,13 +60,19 @@ class AuditedAdmin(BaseAdmin[M]):
                 "action_list": page,
                 "page_range": paginator.get_elided_page_range(page.number),
                 "pagination_required": paginator.count > ON_PAGE,
-                "lines": list(log_lines(page, self.model, first_page=not page.has_previous())),
+                "lines": self.history_lines(request, row, page),
                 "unlogged_changes_since": (
                     "" if page.has_next() else unlogged_changes_since(page, row)
                 ),
                 "media": self.media,
             }
         return response
+
+    def history_lines(
+        self, request: HttpRequest, obj: M, page: Page[AuditEntry]
+    ) -> Sequence[LogLine]:
+        """Return a line for each entry of the page, oldest first."""
+        return list(log_lines(page, self.model, first_page=not page.has_previous()))
 
 
 # --- the page -----------------------------------------------------------------------------------

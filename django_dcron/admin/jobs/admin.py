@@ -8,6 +8,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import ValidationError
+from django.core.paginator import Page
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
@@ -23,6 +24,7 @@ from django_dcron.admin.actions import (
     ActionAdmin,
     as_list_action,
 )
+from django_dcron.admin.audit_log import LogLine
 from django_dcron.admin.conflicts import VersionedAdmin, needs_save
 from django_dcron.admin.display import (
     EMPTY,
@@ -77,7 +79,7 @@ from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.jobs import sync
 from django_dcron.jobs.representation import JOB_FIELDS, DocumentField
-from django_dcron.models import Job
+from django_dcron.models import AuditEntry, Job
 
 TAGS_SHOWN = 5
 ARGUMENTS = ("args", "kwargs")
@@ -172,16 +174,11 @@ class JobAdmin(
             buttons.append(Button(backfill_page.TITLE, url, has_page=True))
         return buttons
 
-    def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Link to the reverts of edits."""
-        response = super().history_view(request, object_id, extra_context)
-        context = getattr(response, "context_data", None)
-        if context:
-            job, lines = context["object"], context["lines"]
-            context["lines"] = revert_page.with_revert_urls(self, request, job, lines)
-        return response
+    def history_lines(
+        self, request: HttpRequest, obj: Job, page: Page[AuditEntry]
+    ) -> Sequence[LogLine]:
+        lines = super().history_lines(request, obj, page)
+        return revert_page.with_revert_urls(self, request, obj, lines)
 
     @admin.display(description=gettext_lazy("name"), ordering="name")
     def label(self, job: Job) -> str:

@@ -47,6 +47,8 @@ class Rows:
     freeze: Freeze
     incident: Incident
     muted: Incident
+    deletion: AuditEntry
+    """The entry of a deleted job."""
 
     @property
     def auditentry(self) -> AuditEntry:
@@ -190,8 +192,17 @@ def _team(name: str, first_key: int | None = None) -> tuple[Rows, list[Run]]:
         limit,
         freeze,
         *incidents,
+        _make_deletion(name),
     )
     return rows, [run, ended, missed]
+
+
+def _make_deletion(name: str) -> AuditEntry:
+    job = Job(
+        name=f"{name}-deleted", namespace=name, target="tests.app.tasks.ok", schedule="@never"
+    )
+    control.delete(control.save(job))
+    return AuditEntry.objects.get(kind="job", action="delete", label=str(job))
 
 
 def make_world() -> World:

@@ -24,6 +24,7 @@ from django_dcron.admin.display import (
     render_time,
     with_site_zone,
 )
+from django_dcron.admin.jobs import restore_page
 from django_dcron.admin.lists.base import HistoryAdmin
 from django_dcron.admin.lists.export import (
     JSON_LINES_EXPORTS,
@@ -93,7 +94,10 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
         return self._with_links(request, super().get_list_display(request))
 
     def get_fields(self, request: HttpRequest, obj: AuditEntry | None = None) -> Any:
-        return self._with_links(request, self.fields)
+        names = self._with_links(request, self.fields)
+        if obj is not None and restore_page.can_restore(request, obj, self.admin_site):
+            names.append("restore_link")
+        return names
 
     def _with_links(self, request: HttpRequest, names: Sequence[Any]) -> list[Any]:
         """Link to the objects if the user may view every kind of object."""
@@ -165,6 +169,11 @@ class AuditEntryAdmin(HistoryAdmin[AuditEntry], ExportedAdmin[AuditEntry]):
     @admin.display(description=gettext_lazy("changes"))
     def all_changes(self, entry: AuditEntry) -> str:
         return _render_changes(_changes_of(entry), LONGEST) or EMPTY
+
+    @admin.display(description=gettext_lazy("undo"))
+    def restore_link(self, entry: AuditEntry) -> str:
+        url = restore_page.restore_url(entry, self.admin_site)
+        return format_html('<a href="{}">{}</a>', url, restore_page.TITLE)
 
 
 def _model_of(entry: AuditEntry) -> type[Model]:

@@ -21,9 +21,16 @@ from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.row_arguments import require_row
 from django_dcron.jobs.saving import save_for
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Job
+from django_dcron.models.audit_entry import AuditEntryQuerySet
 from django_dcron.utils.messages import all_of
 from django_dcron.utils.messages import gettext_noop as _
 from django_dcron.utils.time_format import format_time_to_store
+
+
+def deletions() -> AuditEntryQuerySet:
+    """Return the entries of deleted jobs."""
+    entries = AuditEntry.objects.using(alias_for(AuditEntry))
+    return entries.filter(kind=AuditKind.JOB, action=AuditAction.DELETE)
 
 
 def deletion_of(label: str) -> AuditEntry | None:
@@ -31,9 +38,7 @@ def deletion_of(label: str) -> AuditEntry | None:
     named = Q(label=label)
     if label.isdecimal() and len(label) <= 18:
         named |= Q(job_id=int(label))
-    entries = AuditEntry.objects.using(alias_for(AuditEntry))
-    deletions = entries.filter(named, kind=AuditKind.JOB, action=AuditAction.DELETE)
-    return deletions.order_by("pk").last()
+    return deletions().filter(named).order_by("pk").last()
 
 
 def deleted_row_of(entry: AuditEntry) -> Job | None:

@@ -8,13 +8,14 @@ from django.contrib import admin
 from django.test import Client
 from django.urls import reverse
 
-from django_dcron import targets
+from django_dcron import control, targets
 from django_dcron.admin import actions
 from django_dcron.admin.jobs import deletion as job_deletion
+from django_dcron.admin.jobs.admin import JobAdmin
 from django_dcron.admin.lists import bounded
 from django_dcron.jobs import deletion
 from django_dcron.jobs.deletion import delete_job
-from django_dcron.models import Attempt, Cursor, Job, Link, Run
+from django_dcron.models import Attempt, AuditEntry, Calendar, Cursor, Job, Link, Run
 from django_dcron.targets import cron
 from tests.admin.conftest import (
     NOON,
@@ -198,3 +199,77 @@ def test_deletion_requires_only_delete_job_permission(staff_with: StaffWith, job
         == 302
     )
     assert not Job.objects.filter(pk=job.pk).exists()
+
+
+# --- undo -----------------------------------------------------------------------------------------
+
+
+def _restore_url(entry: AuditEntry) -> str:
+    return reverse("admin:django_dcron_job_restore", args=[entry.pk])
+
+
+def _deletion() -> AuditEntry:
+    return AuditEntry.objects.get(kind="job", action="delete")
+
+
+def test_deletion_is_undone_after_a_confirmation(admin_client: Client, job: Job) -> None:
+    job.tags = ["billing"]
+    control.save(job)
+    response = admin_client.post(_delete_url(job), {"post": "yes"}, follow=True)
+    url = _restore_url(_deletion())
+    assert f'href="{url}"' in response.content.decode()
+    entry_url = reverse("admin:django_dcron_auditentry_change", args=[_deletion().pk])
+    assert f'href="{url}"' in admin_client.get(entry_url).content.decode()
+
+    page = admin_client.get(url)
+    assert {"Tags": '["billing"]'}.items() <= {
+        field.label: field.old for field in page.context["fields"]
+    }.items()
+    assert not Job.objects.filter(name=job.name)
+    response = admin_client.post(url, follow=True)
+
+    restored = Job.objects.get(name=job.name)
+    assert restored.pk != job.pk
+    assert restored.tags == ["billing"]
+    assert response.redirect_chain == [(job_url(restored), 302)]
+    creation = AuditEntry.objects.get(object_id=restored.pk)
+    assert (creation.actor, creation.via, creation.action) == ("admin", "admin", "create")
+
+
+def test_refused_restore_is_a_message(admin_client: Client, job: Job) -> None:
+    control.delete(job)
+    make_job(job.name)
+    response = admin_client.post(_restore_url(_deletion()), follow=True)
+    assert "already exists" in " ".join(messages(response))
+    assert Job.objects.filter(name=job.name).count() == 1
+
+
+def test_only_the_deletion_of_a_job_is_undone(admin_client: Client, job: Job) -> None:
+    control.pause(job)
+    control.save_calendar(Calendar(name="holidays", dates="12-25"))
+    control.delete_calendar(Calendar.objects.get())
+    for key in (*AuditEntry.objects.values_list("pk", flat=True), 10**30):
+        url = reverse("admin:django_dcron_job_restore", args=[key])
+        assert admin_client.post(url).status_code == 404
+    assert {*AuditEntry.objects.values_list("action", flat=True)} >= {"pause", "delete"}
+
+
+def test_user_who_may_not_add_jobs_does_not_restore(staff_with: StaffWith, job: Job) -> None:
+    client = staff_with("view_job", "change_job", "delete_job", "view_auditentry")
+    response = client.post(_delete_url(job), {"post": "yes"}, follow=True)
+    url = _restore_url(_deletion())
+    entry_url = reverse("admin:django_dcron_auditentry_change", args=[_deletion().pk])
+    for page in (response, client.get(entry_url)):
+        assert page.status_code == 200
+        assert url not in page.content.decode()
+    assert client.post(url).status_code == 403
+
+
+def test_value_of_a_field_that_the_form_does_not_have_is_not_restored(
+    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.queue = "mail"
+    control.save(job)
+    control.delete(job)
+    monkeypatch.setattr(JobAdmin, "readonly_fields", ("queue",))
+    assert admin_client.post(_restore_url(_deletion())).status_code == 403

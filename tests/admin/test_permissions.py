@@ -208,6 +208,16 @@ ENDPOINTS = [
         )
         for post, status in ((None, 200), ({}, 302))
     ),
+    *(
+        Endpoint(
+            "django_dcron_job_restore",
+            "view_job add_job",
+            {"entry_id": "deletion"},
+            post=post,
+            status=status,
+        )
+        for post, status in ((None, 200), ({}, 302))
+    ),
     _action("job", "run_now", "view_job trigger_job"),
     _action("job", "run_with", "view_job trigger_job run_job_with_arguments", post=None),
     _action(
@@ -369,6 +379,7 @@ def rows(db: None) -> Rows:
     )
     retried = make_run(job, NOON + timedelta(days=12), state="failed", finished_at=NOON)
     make_attempt(retried)
+    control.delete(make_job("deleted"))
     paused = make_job("paused", enabled=False)
     paused.max_attempts = 2
     return Rows(
@@ -384,6 +395,7 @@ def rows(db: None) -> Rows:
         Limit.objects.create(name="api", max_running=1),
         control.freeze("deploy"),
         *make_incidents(job, "", retried),
+        AuditEntry.objects.get(kind="job", action="delete"),
     )
 
 

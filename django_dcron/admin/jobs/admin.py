@@ -15,6 +15,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone_name
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
@@ -40,6 +41,7 @@ from django_dcron.admin.jobs import (
     list_row,
     palette,
     preset_links,
+    restore_page,
     revert_page,
 )
 from django_dcron.admin.jobs.countdown import countdown_texts, time_until
@@ -144,9 +146,11 @@ class JobAdmin(
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(partial(backfill_page.backfill_view, self))
         revert = self.admin_site.admin_view(partial(revert_page.revert_view, self))
+        restore = self.admin_site.admin_view(partial(restore_page.restore_view, self))
         find = self.admin_site.admin_view(require_safe(partial(palette.palette_view, self)))
         return [
             path("palette/", find, name=palette.URL_NAME),
+            path("restore/<int:entry_id>/", restore, name=restore_page.URL_NAME),
             path("<path:object_id>/backfill/", view, name=backfill_page.URL_NAME),
             path("<path:object_id>/revert/<int:version>/", revert, name=revert_page.URL_NAME),
             *super().get_urls(),
@@ -297,6 +301,14 @@ class JobAdmin(
 
     def delete_model(self, request: HttpRequest, obj: Job) -> None:
         deletion.delete_unless_gone(obj, erase=deletion.ERASE in request.POST)
+
+    def response_delete(self, request: HttpRequest, obj_display: str, obj_id: int) -> HttpResponse:
+        """Link to the page that undoes the deletion."""
+        response = super().response_delete(request, obj_display, obj_id)
+        if url := restore_page.url_after_deletion(self, request, obj_id):
+            text = format_html('<a href="{}">{}</a>', url, _("Undo the deletion"))
+            self.message_user(request, text)
+        return response
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         for job in queryset:

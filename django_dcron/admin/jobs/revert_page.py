@@ -103,7 +103,7 @@ def revert_view(
         _revert(job, entry, admin_scope(request, model_admin.admin_site))
     except ValidationError as error:
         model_admin.message_user(
-            request, f"“{job}”: {' '.join(_labeled_errors(error))}", messages.ERROR
+            request, f"“{job}”: {' '.join(labeled_errors(error))}", messages.ERROR
         )
     except REFUSALS as error:
         model_admin.message_user(request, f"“{job}”: {error_text(error)}", messages.ERROR)
@@ -134,7 +134,7 @@ def _revert(job: Job, entry: AuditEntry, scope: Scope) -> None:
             raise ValidationError(NOT_VISIBLE)
 
 
-def _labeled_errors(error: ValidationError) -> Iterator[str]:
+def labeled_errors(error: ValidationError) -> Iterator[str]:
     """Yield the errors with the labels of their fields."""
     for name, errors in error.update_error_dict({}).items():
         field = JOB_FIELDS.get(name)

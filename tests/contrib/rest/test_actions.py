@@ -21,7 +21,7 @@ from django_dcron.db.now import database_now
 from django_dcron.jobs import manual_runs
 from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.cursors import disable_exhausted
-from django_dcron.models import Cursor, Job, Run
+from django_dcron.models import AuditEntry, Cursor, Job, Run
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import entries_by_users, make_idle_job, make_job, make_run
 from tests.waiting import TIMEOUT
@@ -73,6 +73,34 @@ def test_old_value_that_is_not_valid_anymore_is_an_error_of_its_field(api: Api) 
     control.save(job)
     response = api.post(f"jobs/{job.pk}/revert/", {"version": 2})
     assert [*problem(response, 400)["errors"]] == ["target"]
+
+
+# --- restore --------------------------------------------------------------------------------------
+
+
+def test_deletion_is_undone(api: Api) -> None:
+    job = make_idle_job(tags=["billing"])
+    control.delete(job)
+    entry = AuditEntry.objects.get(action="delete")
+
+    response = api.post("jobs/restore/", {"entry": entry.pk})
+
+    assert response.status_code == 201
+    created = response.json()
+    assert (created["name"], created["tags"]) == (job.name, ["billing"])
+    assert created["id"] != job.pk
+    assert response.headers["Location"].endswith(f"/jobs/{created['id']}/")
+    assert response.headers["ETag"] == '"1"'
+    creation = entries_by_users().get()
+    assert (creation.actor, creation.via, creation.action) == ("admin", "rest", "create")
+    assert problem(api.post("jobs/restore/", {"entry": entry.pk}), 400)["errors"]
+    problem(api.post("jobs/restore/", {"entry": creation.pk}), 400)
+    assert Job.objects.filter(name=job.name).count() == 1
+
+
+@pytest.mark.parametrize("body", [{}, {"entry": 0}, {"entry": 10**6}, {"entry": 2**63}])
+def test_restore_needs_the_entry_of_a_deletion(api: Api, body: Any) -> None:
+    assert [*problem(api.post("jobs/restore/", body), 400)["errors"]] == ["entry"]
 
 
 # --- pause and resume -----------------------------------------------------------------------------

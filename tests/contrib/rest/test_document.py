@@ -29,7 +29,7 @@ from schemathesis.specs.openapi import checks
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.jobs.representation import JOB_FIELDS, ValueFormat
-from django_dcron.models import Attempt, Calendar, Incident, Limit, Node
+from django_dcron.models import Attempt, AuditEntry, Calendar, Incident, Limit, Node
 from tests import depth
 from tests.contrib.rest.conftest import operations
 from tests.contrib.test_ics import file_of
@@ -67,6 +67,7 @@ def rows(db: None) -> dict[str, list[Any]]:
     limits = [control.save_limit(Limit(name=name, max_running=1)) for name in ("api", "sms")]
     job.calendar, job.limit = calendars[0], limits[0]
     control.save(job)
+    control.delete(make_idle_job())
     return {
         "job_id": [job.pk, other.pk],
         "incident_id": [
@@ -141,6 +142,8 @@ def refer_to_existing_objects(case: Any, rows: dict[str, list[Any]], number: int
         }
     elif isinstance(case.body, dict) and not number and "/bulk/" in case.operation.path:
         case.body = {"ids": rows["run_id" if "/runs/" in case.operation.path else "job_id"]}
+    elif isinstance(case.body, dict) and not number and "/restore/" in case.operation.path:
+        case.body = {"entry": AuditEntry.objects.get(action="delete").pk}
     elif isinstance(case.body, dict):
         case.body = with_valid_values(case.body, number)
 

@@ -22,7 +22,17 @@ from rest_framework.permissions import (
 from rest_framework.settings import api_settings
 
 from django_dcron import control
-from django_dcron.models import Attempt, Calendar, Freeze, Incident, Job, Limit, Node, Run
+from django_dcron.models import (
+    Attempt,
+    AuditEntry,
+    Calendar,
+    Freeze,
+    Incident,
+    Job,
+    Limit,
+    Node,
+    Run,
+)
 from tests.admin.conftest import counted_writes, log_in_as
 from tests.contrib.rest.conftest import VIEWS, Api, ApiWith, operations, problem
 from tests.contrib.test_ics import file_of
@@ -108,6 +118,9 @@ REQUESTS = {
     "change_job": Request("change_job", "PATCH", "jobs/{job}/", 200, {"name": "other"}, MATCHING),
     "delete_job": Request("delete_job", "DELETE", "jobs/{job}/", 204, None, MATCHING),
     "revert_job": Request("change_job", "POST", "jobs/{paused}/revert/", 200, {"version": 2}),
+    "restore_job": Request(
+        "add_job", "POST", "jobs/restore/", 201, lambda keys: {"entry": keys["deletion"]}
+    ),
     "pause_job": Request(
         "view_job pause_job", "POST", "jobs/{job}/pause/", 200, {"reason": "deploy"}
     ),
@@ -207,6 +220,7 @@ def keys(db: None) -> dict[str, Any]:
     run = make_run(job, "running")
     control.save_calendar(Calendar(name="closed", dates="12-25"))
     control.save_limit(Limit(name="narrow", max_running=3))
+    control.delete(make_idle_job())
     paused = make_idle_job(enabled=False)
     paused.max_attempts = 2
     return {
@@ -214,6 +228,7 @@ def keys(db: None) -> dict[str, Any]:
         "freeze": control.freeze("incident").pk,
         "shop": make_idle_job(namespace="shop").pk,
         "paused": control.save(paused).pk,
+        "deletion": AuditEntry.objects.get(action="delete").pk,
         "run": run.pk,
         "incident": make_incidents(job, "", None)[0].pk,
         "ended": make_run(job, "failed").pk,

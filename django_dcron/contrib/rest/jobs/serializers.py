@@ -22,6 +22,7 @@ from django_dcron.contrib.rest.base_serializers import (
     StrictSerializer,
 )
 from django_dcron.contrib.rest.pagination import NextPage
+from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import JobState, status_of
@@ -122,6 +123,14 @@ class RevertSerializer(StrictSerializer):
         min_value=1,
         max_value=2**31 - 1,  # the column can't store more
         help_text="The version of the job that the edit made, as in the audit log.",
+    )
+
+
+class RestoreSerializer(StrictSerializer):
+    entry = fields.StrictIntegerField(
+        min_value=1,
+        max_value=LARGEST_KEY,
+        help_text="The `id` of the deletion's entry in the audit log.",
     )
 
 

@@ -42,6 +42,7 @@ from django_dcron.contrib.rest.jobs.serializers import (
     JobSerializer,
     ListedJobSerializer,
     PauseSerializer,
+    RestoreSerializer,
     RevertSerializer,
 )
 from django_dcron.contrib.rest.jobs.statistics import (
@@ -68,11 +69,13 @@ from django_dcron.contrib.rest.viewsets import (
 )
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.audit_log import visible_entries
 from django_dcron.diagnosis.job_references import require_visible_references
 from django_dcron.diagnosis.lookahead import look_ahead
 from django_dcron.jobs import chains
 from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.bulk_skips import is_paused_already
+from django_dcron.jobs.restoring import deletions
 from django_dcron.jobs.reverting import edit_of
 from django_dcron.models import Job, Run
 
@@ -111,8 +114,7 @@ class JobViewSet(BulkJobViewSet):
     def create(self, request: Request) -> Response:
         job = Job(**self.validate(JobSerializer, request.data))
         self._save(job)
-        headers = {"ETag": etag(job), "Location": row_url(request, "job", job.pk)}
-        return Response(JobSerializer(job).data, status=201, headers=headers)
+        return _created(request, job)
 
     @operation(
         "read_job",
@@ -188,6 +190,23 @@ class JobViewSet(BulkJobViewSet):
         with require_visible_after(job, self.scope):
             control.revert(job, entry, check=check)
         return _response(job)
+
+    @action(detail=False, methods=["post"])
+    @operation(
+        "restore_job",
+        "Undo the deletion of a job; it gets a new id",
+        {201: JobSerializer()},
+        permissions=("add_job",),
+        body=RestoreSerializer(),
+        headers=(ETAG, LOCATION),
+        error_responses={409: "The audit log doesn't have a whole value of the job."},
+    )
+    def restore(self, request: Request) -> Response:
+        key = self.validate(RestoreSerializer, request.data)["entry"]
+        if (entry := visible_entries(deletions(), self.scope).filter(pk=key).first()) is None:
+            text = _("The audit log has no deletion of a job with the id %(id)s.")
+            raise ValidationError({"entry": [text % {"id": key}]})
+        return _created(request, control.restore(entry))
 
     @action(detail=True, methods=["post"])
     @operation(
@@ -356,6 +375,11 @@ class JobViewSet(BulkJobViewSet):
             chains.check_links(job, alias_for(Job), self.scope.jobs, predecessors)
         with require_visible_after(job, self.scope):
             control.save(job, expected_version=expected_version)
+
+
+def _created(request: Request, job: Job) -> Response:
+    headers = {"ETag": etag(job), "Location": row_url(request, "job", job.pk)}
+    return Response(JobSerializer(job).data, status=201, headers=headers)
 
 
 def _response(job: Job) -> Response:

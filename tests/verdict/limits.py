@@ -10,7 +10,8 @@ Invariants:
 - A run gets its place when it starts, or earlier if it waits. So if the limit is lowered after a
   run began to wait, the definitions since then are considered, and the highest one applies.
 - If the interval is set or lengthened, only the starts since then count.
-- If a run's key has changed while it waited, the run isn't judged.
+- If a run's key has changed since its attempt was created, the run isn't judged: its worker may
+  have read the old arguments.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class LimitLines:
         self._definitions: defaultdict[str, list[Limit]] = defaultdict(list)
         self._waits: dict[str, Change] = {}
         """When each run began to wait for its limit, if it hasn't started since then."""
+        self._seen: defaultdict[str, set[Line]] = defaultdict(set)
+        """The lines of each run's next attempt, as far as its changes tell."""
         self._lines: dict[str, Line] = {}
         """The line of each run that executes."""
         self._running: defaultdict[Line, dict[str, int]] = defaultdict(dict)
@@ -79,17 +82,21 @@ class LimitLines:
         """Follow the next change. Return what is wrong after it."""
         if change.old == "running" and (line := self._lines.pop(change.run, None)):
             del self._running[line][change.run]
+        self._seen[change.run].add((change.limit, change.key))
         if change.new == "waiting" and change.limited:
             self._waits[change.run] = change
         elif change.new in FINAL:
             self._waits.pop(change.run, None)
-        elif change.new == "running" and change.old != "running":
-            return self._start(change, self._waits.pop(change.run, None))
+            del self._seen[change.run]
+        elif change.new == "running":
+            seen = self._seen.pop(change.run)
+            if change.old != "running":
+                return self._start(change, self._waits.pop(change.run, None), seen)
         return []
 
-    def _start(self, start: Change, wait: Change | None) -> list[str]:
+    def _start(self, start: Change, wait: Change | None, seen: set[Line]) -> list[str]:
         line = start.limit, start.key
-        if not start.limit or (wait is not None and (wait.limit, wait.key) != line):
+        if not start.limit or seen != {line}:
             return []
         self._lines[start.run] = line
         self._running[line][start.run] = start.number if wait is None else wait.number

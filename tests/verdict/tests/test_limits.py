@@ -1,6 +1,7 @@
 """The limit that applies to a start, while people edit limits and arguments."""
 
 import json
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -16,8 +17,11 @@ def limit(max_running: int | None = None, **fields: Any) -> Limit:
     return Limit(0, "api", max_running=max_running, **fields)
 
 
-def messages(*events: Event, key: str = "") -> list[str]:
-    """Return what the rule finds in these events, numbered in their order."""
+def messages(*events: Event, key: str = "", keys: Mapping[int, str] | None = None) -> list[str]:
+    """Return what the rule finds in these events, numbered in their order.
+
+    ``keys``: the keys of single events, by their numbers.
+    """
     history = History(T, T)
     for number, event in enumerate(events, 1):
         if isinstance(event, Limit):
@@ -26,7 +30,8 @@ def messages(*events: Event, key: str = "") -> list[str]:
         run, old, new, second = event
         at = T + second * SECOND
         change = Change(number, run, 1, old, new, T, "manual", limited=True, at=at, limit="api")
-        history.changes.append(Change(**{**vars(change), "key": key}))
+        own_key = (keys or {}).get(number, key)
+        history.changes.append(Change(**{**vars(change), "key": own_key}))
     return [finding.message for finding in limits(history)]
 
 
@@ -83,6 +88,16 @@ def test_next_attempt_takes_its_place_again() -> None:
     retried: Event = ("a", "running", "pending", 0)
     assert messages(limit(1), start("a"), retried, start("b"), end("b"), start("a")) == []
     assert messages(limit(1), start("a"), retried, start("b"), start("a")) != []
+
+
+def test_run_whose_worker_may_have_read_other_arguments_is_not_judged() -> None:
+    """The worker has read the run and its arguments at any time since the attempt was created."""
+    queued: Event = ("b", "pending", "queued", 0)
+    events = limit(1), start("a"), queued, start("b")
+    assert messages(*events) == ["2 of 1 running: limit api"]
+    assert messages(*events, keys={3: "customer:1"}) == []
+    ended = end("b"), ("b", "absent", "queued", 0), start("b")
+    assert messages(*events, *ended, keys={3: "customer:1"}) == ["2 of 1 running: limit api"]
 
 
 def test_key_has_the_values_of_the_arguments() -> None:

@@ -6,7 +6,8 @@ import pytest
 from django.urls import reverse
 from playwright.sync_api import Page
 
-from django_dcron.models import AuditEntry
+from django_dcron import control
+from django_dcron.models import AuditEntry, Job
 from tests.browser.sample import Sample
 
 
@@ -16,6 +17,17 @@ def url(name: str, *args: object) -> str:
 
 def dcron_url(name: str, *args: object) -> str:
     return url(f"django_dcron_{name}", *args)
+
+
+def _revert_url(sample: Sample) -> str:
+    job = Job.objects.get(pk=sample.job.pk)
+    job.schedule, job.max_attempts = "*/10 * * * *", 5
+    return dcron_url("job_revert", job.pk, control.save(job).version)
+
+
+def _restore_url(sample: Sample) -> str:
+    control.delete(Job.objects.get(pk=sample.long_named.pk))
+    return dcron_url("job_restore", AuditEntry.objects.get(action="delete").pk)
 
 
 PAGES: dict[str, Callable[[Sample], str]] = {
@@ -34,6 +46,8 @@ PAGES: dict[str, Callable[[Sample], str]] = {
     ),
     "backfill": lambda sample: dcron_url("job_backfill", sample.job.pk),
     "job history": lambda sample: dcron_url("job_history", sample.job.pk),
+    "revert": _revert_url,
+    "restore": _restore_url,
     "run list": lambda sample: dcron_url("run_changelist"),
     "runs by log": lambda sample: f"{dcron_url('run_changelist')}?log=orders",
     "failed run": lambda sample: dcron_url("run_change", sample.failed.pk),

@@ -394,13 +394,19 @@ def test_runs_triggered_by_a_job_are_executed_too(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_trigger_without_a_clock_sends_a_message_although_celery_is_eager(
-    redis_server: Server, monkeypatch: pytest.MonkeyPatch
+def test_run_triggered_without_a_clock_is_sent_and_executed_by_run_due(
+    redis_server: Server, monkeypatch: pytest.MonkeyPatch, make_target: MakeTarget
 ) -> None:
+    """The message is sent although Celery is eager. No worker of the test receives it."""
     monkeypatch.setitem(current_app.conf, "task_always_eager", True)
-    run = control.trigger(make_idle_job())
-    run.refresh_from_db()
-    assert run.state == "queued"
+    runs = [control.trigger(make_idle_job(target=make_target())) for _ in range(2)]
+    for run in runs:
+        run.refresh_from_db()
+    assert {run.state for run in runs} == {"queued"}
+    assert run_due(jobs=[runs[1].job]) == runs[1:]
+    assert run_due() == runs[:1]
+    runs[0].refresh_from_db()
+    assert (runs[0].state, runs[0].attempt) == ("succeeded", 1)
 
 
 def test_runs_triggered_at_one_instant_keep_their_order(clock_at_nine: ManualClock) -> None:

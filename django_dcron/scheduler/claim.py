@@ -310,18 +310,18 @@ class _Batch:
             misfire_grace=cursor.misfire_grace,
             now=self.now,
             node=self.node,
-            reason=self._freeze_reason(cursor) if planned.missed else "",
+            reason=self._freeze_reason(cursor, planned) if planned.missed else "",
         )
         self.rows.append(row)
         self.claim.missed += missed_count(row)
         if not planned.missed:
             self.claim.runs.append(_due_run(cursor, row.id, row.due_at))
 
-    def _freeze_reason(self, cursor: DueCursor) -> str:
-        """Return the reason if a freeze held back the occurrences from ``cursor.next_at`` on."""
+    def _freeze_reason(self, cursor: DueCursor, missed: PlannedRun) -> str:
+        """Return the reason if a freeze held back the missed occurrence."""
         if self._freezes is None:
             self._freezes = list(Freeze.objects.using(alias_for(Freeze)))
-        return freeze_reason(self._freezes, cursor.namespace, cursor.next_at)
+        return freeze_reason(self._freezes, cursor.namespace, missed.scheduled_at)
 
     def _quarantine(self, cursor: DueCursor, problem: str) -> None:
         logger.error(

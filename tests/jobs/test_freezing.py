@@ -391,6 +391,18 @@ def test_freeze_that_began_after_the_occurrence_is_not_its_reason(clock: ManualC
     assert (run.state, run.reason) == ("missed", "not started within 1m")
 
 
+def test_freeze_that_ended_before_the_recorded_occurrence_is_not_its_reason(
+    clock: ManualClock,
+) -> None:
+    """After the freeze, no node was running. The record counts the frozen occurrences, too."""
+    job_due_at(START, misfire_policy="skip", misfire_grace=MINUTE)
+    control.freeze("deploy", until=START + 2 * MINUTE)
+    clock.advance(10 * MINUTE)
+    missed = claimed(clock.now())[0]
+    assert (missed.scheduled_at, missed.missed_before) == (START + 8 * MINUTE, 8)
+    assert missed.reason == "not started within 1m"
+
+
 def test_a_backfilled_run_is_not_released_during_a_freeze() -> None:
     job = make_idle_job()
     at = START - HOUR

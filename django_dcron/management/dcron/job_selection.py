@@ -24,7 +24,7 @@ from django_dcron.diagnosis.job_source import ADMIN, CODE
 from django_dcron.jobs.action_texts import paused_for
 from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.lookup import JOB_HELP
+from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.output import BAD, WARNING, StyledText, site_time_text
 from django_dcron.models import Job
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
@@ -127,6 +127,13 @@ def add_selection(
         f"{DEFAULT_NAMESPACE})",
     )
     parser.add_argument("--all", action="store_true", help="all jobs")
+    parser.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="JOB",
+        help="not this job, or the jobs that match this pattern (repeatable)",
+    )
     add_filters(parser, by_state=by_state)
 
 
@@ -148,17 +155,20 @@ def select(
     """Return the selected rows, each once.
 
     ``find`` returns the row, a job or a run, for an exact name or id. Without ``by_state``,
-    ``--state`` isn't a state of jobs.
+    ``--state`` isn't a state of jobs. ``--reason`` of ``resume`` is a filter, too.
 
-    ``--reason`` of ``resume`` is a filter, too. Raises ``CommandError`` if nothing is selected.
+    Raises ``CommandError`` if nothing is selected, or if nothing matches a pattern or a name of
+    ``--exclude``.
     """
     names = options["names"]
     filters = filter_of(options if by_state else {**options, "state": None})
     pause_reason: str | None = options.get("pause_reason")
     patterns = [name for name in names if is_pattern(name)]
     is_filtered = filters != JobFilter() or pause_reason is not None
-    if options["all"] and (names or is_filtered):
-        raise usage_error("--all can't be combined with names or filters.")
+    if options["all"] and (names or filters != JobFilter()):
+        raise usage_error(
+            "--all can't be combined with names or filters. To leave out jobs, use --exclude."
+        )
     if is_filtered and len(patterns) < len(names):
         if pause_reason is not None:
             job = next(name for name in names if not is_pattern(name))
@@ -182,6 +192,8 @@ def select(
         else:
             named.append(find(name))
             rows.append(named[-1])
+    excluded = {job.pk for text in options["exclude"] for job in _excluded(text, filters)}
+    rows = [row for row in rows if not (isinstance(row, Job) and row.pk in excluded)]
     if not rows:
         raise negative_result("No jobs match.")
     if pause_reason is not None:
@@ -193,6 +205,14 @@ def select(
             )
     unique = {(type(row), row.pk): row for row in rows}
     return SelectedRows(list(unique.values()), named, by_criteria=bool(patterns) or not names)
+
+
+def _excluded(text: str, filters: JobFilter) -> list[Job]:
+    """Return the jobs that a value of ``--exclude`` names."""
+    if is_pattern(text):
+        return _matching(text, filters)
+    is_short = "/" not in text and not text.isdecimal()
+    return [find_job(f"{filters.namespace}/{text}" if filters.namespace and is_short else text)]
 
 
 def is_pattern(text: str) -> bool:

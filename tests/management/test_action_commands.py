@@ -442,7 +442,7 @@ def test_followed_log_shows_every_visible_character_once(limit: int, settings: S
 
 
 def test_pause_and_resume_accept_several_jobs() -> None:
-    first, second = make_job(name="first"), make_job(name="second", namespace="shop")
+    first, second = make_idle_job(name="first"), make_idle_job(name="second", namespace="shop")
     code, message = call("pause", "first", "shop/second", "--reason", "moving", "--until", "+2h")
     assert code == 0
     assert re.fullmatch(
@@ -478,7 +478,7 @@ def test_reason_beyond_its_limit_is_refused_and_not_cut(monkeypatch: pytest.Monk
 
 
 def test_pause_without_reason_names_user() -> None:
-    make_job(name="first")
+    make_idle_job(name="first")
     assert call("pause", "first") == (0, f"first: paused until resumed: by {getuser()}\n")
 
 
@@ -496,6 +496,23 @@ def test_refused_resume_does_not_stop_other_jobs() -> None:
     assert code == 1
     assert [result["done"] for result in shown["results"]] == [False, True]
     assert "can't be resumed" in shown["results"][0]["error"]
+
+
+def test_pause_says_that_runs_which_are_due_still_start() -> None:
+    job, now = make_idle_job(name="report"), database_now("default")
+    for state in ("pending", "queued", "waiting", "running", "succeeded"):
+        make_run(job, state)
+    Run.objects.filter(state="pending").update(due_at=now + timedelta(hours=1))
+    code, shown = document("pause", "report")
+    (caution,) = shown["results"][0]["cautions"]
+    assert code == 0
+    assert caution["message"].startswith("2 runs that are due still start despite the pause.")
+    *_, command = caution["message"].partition("manage.py dcron ")
+    assert call(*shlex.split(command))[0] == 0
+    assert set(Run.objects.values_list("state", flat=True)) >= {"running", "succeeded"}
+    assert not Run.objects.filter(state__in=["queued", "waiting"]).exists()
+    Job.objects.update(enabled=True)
+    assert document("pause", "report")[1]["results"][0]["cautions"] == []
 
 
 def test_pause_and_freeze_refuse_a_duration_of_zero() -> None:

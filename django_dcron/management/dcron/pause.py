@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
+from django.db.models import Count
 
 from django_dcron import control
 from django_dcron.db.contention import despite_contention
@@ -20,13 +22,14 @@ from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
-from django_dcron.models import Job
+from django_dcron.models import Job, Run
+from django_dcron.policies.lifecycle import UNFINISHED, State
 
 HELP = (
-    "Pause jobs. Running runs continue, future runs are withdrawn, and no new occurrences are "
-    "created. A selection by pattern or option skips paused jobs and asks for confirmation. "
-    "Exit codes: 1 if a job couldn't be paused (the others are) or none match; 2 if there is no "
-    "such job or an option is invalid, and nothing was done."
+    "Pause jobs. Running runs continue, runs that are due still start, future runs are withdrawn, "
+    "and no new occurrences are created. A selection by pattern or option skips paused jobs and "
+    "asks for confirmation. Exit codes: 1 if a job couldn't be paused (the others are) or none "
+    "match; 2 if there is no such job or an option is invalid, and nothing was done."
 )
 EXAMPLES = """
 pause nightly-report --reason "until the disk is replaced"
@@ -99,13 +102,30 @@ def _pause_locked(
             group = [job for job in jobs if (job.pk in replacing) is replace]
             errors = control.pause_many(group, reason, until, replace=replace)
             refused |= {group[position].pk: error for position, error in errors.items()}
-    wanted = {"reason": reason, "until": until}
+    wanted, due = {"reason": reason, "until": until}, _due_runs(keys, using)
     return [
         _unchanged(**before)
-        if before and (is_paused_already(refused.get(pk)) or before == wanted)
-        else refused.get(pk) or _done(reason, until, before)
-        for pk, before in ((pk, earlier.get(pk)) for pk in keys)
+        if before and (is_paused_already(refused.get(job.pk)) or before == wanted)
+        else refused.get(job.pk) or _done(reason, until, before, _cautions(job, due.get(job.pk, 0)))
+        for job, before in ((job, earlier.get(job.pk)) for job in jobs)
     ]
+
+
+def _due_runs(job_ids: Collection[int], using: str) -> dict[int, int]:
+    """Return how many runs of each job are due. They start despite the pause."""
+    due = Run.objects.using(using).filter(
+        job__in=job_ids, state__in=UNFINISHED - {State.RUNNING}, due_at__lte=database_now(using)
+    )
+    return dict(due.order_by().values_list("job").annotate(count=Count("pk")))
+
+
+def _cautions(job: Job, due: int) -> tuple[str, ...]:
+    if not due:
+        return ()
+    runs = "1 run that is due still starts" if due == 1 else f"{due} runs that are due still start"
+    states = " ".join(f"--state {state}" for state in sorted(UNFINISHED - {State.RUNNING}))
+    how = f"manage.py dcron cancel {shlex.quote(str(job))} {states}"
+    return (f"{runs} despite the pause. To cancel what hasn't started: {how}",)
 
 
 def _unchanged(reason: str, until: datetime | None) -> ActionOutcome:
@@ -116,11 +136,14 @@ def _unchanged(reason: str, until: datetime | None) -> ActionOutcome:
     )
 
 
-def _done(reason: str, until: datetime | None, replaced: dict[str, Any] | None) -> ActionOutcome:
+def _done(
+    reason: str, until: datetime | None, replaced: dict[str, Any] | None, cautions: tuple[str, ...]
+) -> ActionOutcome:
     instead = f" (replaces {_pause_text(**replaced)})" if replaced else ""
     return ActionOutcome(
         f"{_pause_text(reason, until)}{instead}",
         {"reason": reason, "until": until, "replaced": replaced},
+        cautions,
     )
 
 

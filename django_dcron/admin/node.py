@@ -53,7 +53,10 @@ class NodeAdmin(LiveNodeAdmin):
     )
     list_filter = (LiveFilter,)
     search_fields = ("name", "host")
-    empty_text = _("No nodes in the last 24 hours. Start one with manage.py runcron.")
+    empty_text = _(
+        "No node is running. Nodes that stopped cleanly aren't listed. Start one with manage.py "
+        "runcron."
+    )
     fieldsets = (
         (None, {"fields": ("name", "host", "pid", "version", "namespace_column", "started")}),
     )

@@ -226,8 +226,9 @@ def _report_redelivered(runs: list[Run], now: datetime) -> None:
     """Log one line for all runs, because they usually wait for the same reason."""
     oldest = runs[0]
     logger.warning(
-        "runs redelivered: runs=%d first=%s queue=%s waited=%.0fs reason=no worker started them; "
-        "check that workers of this queue are running and can use the database",
+        "runs redelivered: runs=%d first=%s queue=%s waited=%.0fs reason=no worker started them, "
+        "or the broker lost their messages; check that workers of this queue are running and can "
+        "use the database",
         len(runs),
         oldest.job,
         queue_name(oldest.job.target, oldest.job.queue) or "-",

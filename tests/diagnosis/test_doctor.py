@@ -33,6 +33,7 @@ from django_dcron.jobs.definitions import definition_id, store_definitions
 from django_dcron.jobs.sync import NO_LONGER_DECLARED
 from django_dcron.locks import get_lock
 from django_dcron.models import (
+    Alert,
     Attempt,
     Cursor,
     Incident,
@@ -659,6 +660,31 @@ def test_dead_node_of_a_namespace_without_other_nodes_is_found(system: System) -
     assert Code.NODE_DEAD not in system.codes()
 
 
+def test_alerts_that_cannot_be_sent_are_found_by_channel(system: System) -> None:
+    now = database_now("default")
+
+    def make(channel: str, key: int, tries: int, error: str, **given: datetime | None) -> None:
+        values = {"created_at": now - HOUR, "try_at": now + HOUR} | given
+        Alert.objects.create(channel=channel, key=key, tries=tries, error=error, **values)
+
+    make("ops", 1, 1, "HTTP 500")
+    make("ops", 2, 0, "")
+    make("mail", 3, 9, "HTTP 500", sent_at=now, try_at=None)
+    make("mail", 4, 55, "HTTP 500", try_at=None, created_at=now - 25 * HOUR)
+    assert system.codes() == set(), (
+        "the first failed tries, sent alerts and old ones are no findings"
+    )
+    make("ops", 5, 3, "HTTP 404")
+    make("ops", 6, 3, "HTTP 410", created_at=now - MINUTE)
+    make("mail", 7, 55, "refused", try_at=None)
+    mail, ops = system.examine().findings.listed
+    assert {mail.code, ops.code} == {Code.ALERTS_UNDELIVERED}
+    assert (mail.subject.name, ops.subject.name) == ("mail", "ops")
+    assert "1 alert can't" in mail.message
+    assert all(part in ops.message for part in ("2 alerts can't", "HTTP 410"))
+    assert (ops.at, ops.severity) == (now - HOUR, Severity.WARNING)
+
+
 def _start_attempt(job: Job, release: str, worker: str, at: datetime) -> None:
     now = database_now("default")
     run = make_run(job, "running", trigger="manual", started_at=at, heartbeat_at=now)
@@ -830,6 +856,7 @@ def test_every_code_is_covered_by_a_test() -> None:
         Code.WORKER_RELEASES_DIFFER,
         Code.WORKER_OUTDATED,
         Code.DECLARATION_REFUSED,
+        Code.ALERTS_UNDELIVERED,
     }
     of_health = {Code(problem) for problem in Problem}  # see tests/policies/test_health.py
     assert provoked | in_other_tests | of_health == set(Code)

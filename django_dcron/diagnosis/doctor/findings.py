@@ -94,6 +94,8 @@ class Code(StrEnum):
     LEASE_ORPHANED = "lease_orphaned"
     LOCK_UNREACHABLE = "lock_unreachable"
     LOCK_UNSAFE = "lock_unsafe"
+    # Alerts.
+    ALERTS_UNDELIVERED = "alerts_undelivered"
 
 
 WARNINGS = frozenset(
@@ -109,6 +111,7 @@ WARNINGS = frozenset(
         Code.OTHER_SCHEDULER_RUNS,
         Code.ENTRY_NOT_IMPORTED,
         Code.STARTED_EARLY,
+        Code.ALERTS_UNDELIVERED,
         Code.NODE_DEAD,
         Code.NO_SHARD_LED,
         Code.NODE_DEGRADED,
@@ -133,7 +136,9 @@ class Subject:
     """The job, run, node or other object that a finding is about."""
 
     kind: str
-    """``job``, ``run``, ``node``, ``namespace``, ``lock``, or ``cluster`` for the whole system."""
+    """``job``, ``run``, ``node``, ``namespace``, ``lock``, ``channel`` (of alerts), or ``cluster``
+    for the whole system.
+    """
     id: str = ""
     name: str = ""
 

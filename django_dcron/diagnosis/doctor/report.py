@@ -10,6 +10,7 @@ from typing import Any
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor import account, causes, history, nodes, releases, unfinished
 from django_dcron.diagnosis.doctor.account import Totals
+from django_dcron.diagnosis.doctor.alerts import examine_alerts
 from django_dcron.diagnosis.doctor.declarations import examine_declarations
 from django_dcron.diagnosis.doctor.findings import CLUSTER, NAMED, Code, Findings
 from django_dcron.diagnosis.doctor.history import ExaminedRuns
@@ -192,6 +193,7 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
     dead_nodes = nodes.examine_nodes(window, findings, lock, verdict)
     releases.examine_releases(window, findings)
     examine_declarations(window, findings)
+    examine_alerts(window, findings)
     examiner, jobs = JobExaminer(window, findings, verdict.facts.freezes), 0
     for batch in batches_of_jobs(window):
         examiner.examine(batch)

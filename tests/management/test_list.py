@@ -1,6 +1,6 @@
 """Test ``dcron list``, and the selection of jobs that other subcommands share."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -8,9 +8,11 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from django_dcron import control
+from django_dcron.db.now import database_now
+from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.job_selection import schedule_with_zone
-from django_dcron.models import Cursor, Job
+from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
 from tests.factories import make_idle_job, make_job, make_node, make_run
@@ -232,6 +234,20 @@ def test_number_of_queries_is_constant() -> None:
     for _ in range(5):
         make_run(make_idle_job(), "succeeded")
     assert number_of_queries() == few <= 4  # the time, the freezes, the jobs, the nodes
+
+
+def test_list_names_the_most_urgent_error_of_the_health_verdict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_node()
+    late = database_now("default") - timedelta(hours=1)
+    run = make_run(make_idle_job(), "pending", scheduled_at=late, due_at=late)
+    call("list")
+    error = str(read_verdict().issues[0])
+    assert error in capsys.readouterr().err
+    Run.objects.filter(pk=run.pk).update(state="succeeded", finished_at=late)
+    call("list")
+    assert capsys.readouterr().err == ""
 
 
 def test_list_says_if_no_node_is_running(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_list import jobs, next_run_of, statistics_of
+from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.management.dcron.freezes import time_until_text, warn_of_freezes
 from django_dcron.management.dcron.job_selection import (
     add_filters,
@@ -44,6 +45,7 @@ from django_dcron.management.dcron.output import (
 from django_dcron.management.dcron.run_absence import TEXTS, Absence
 from django_dcron.models import Job, Node
 from django_dcron.policies.freezing import FreezeExtent
+from django_dcron.policies.health.problems import Severity
 
 HELP = "List jobs with their schedule, next run, last run and state."
 EXAMPLES = """
@@ -96,8 +98,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         )
         return
     freezes = warn_of_freezes(out, options["namespace"])
-    if found and not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
-        out.progress(TEXTS[Absence.NODE])
+    if found:
+        _warn_of_outage(out, options["namespace"])
     if not found:
         out.line(
             "No jobs match."
@@ -119,6 +121,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
             f"and {more} more. Use --limit {limit + more}, or filter with --namespace, --tag or "
             "--search."
         )
+
+
+def _warn_of_outage(out: Output, namespace: str) -> None:
+    """Print that no node is running, or else the most urgent error of the health verdict."""
+    if not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
+        out.progress(TEXTS[Absence.NODE])
+        return
+    issues = read_verdict(namespace).issues
+    if error := next((each for each in issues if each.severity is Severity.ERROR), None):
+        out.progress(str(error))
 
 
 def _next_run_key(job: Job, now: datetime) -> tuple[bool, datetime]:

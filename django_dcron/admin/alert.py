@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
-from django.utils.translation import gettext
+from django.utils.translation import gettext, pgettext
 from django.utils.translation import gettext_lazy as _
 
 from django_dcron.admin.alert_groups import (
@@ -234,7 +234,11 @@ class AlertAdmin(HistoryAdmin[Alert]):
         """Link to the run, unless it was pruned."""
         if not hasattr(alert, "has_run"):  # the page of one alert
             _find_runs([alert])
-        return link(Run(pk=alert.run), self.admin_site, gettext("Run")) if alert.has_run else EMPTY
+        return (
+            link(Run(pk=alert.run), self.admin_site, pgettext("of a job", "Run"))
+            if alert.has_run
+            else EMPTY
+        )
 
     @admin.display(description=_("text"))
     def full_text(self, alert: Alert) -> str:

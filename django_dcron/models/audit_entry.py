@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from django_dcron.exceptions import NotPossible
 from django_dcron.models.exact_text import ExactCharField
@@ -42,7 +43,7 @@ class AuditAction(models.TextChoices):
 
 class AuditKind(models.TextChoices):
     JOB = "job", _("Job")
-    RUN = "run", _("Run")
+    RUN = "run", pgettext_lazy("of a job", "Run")
     CALENDAR = "calendar", _("Calendar")
     LIMIT = "limit", _("Limit")
     FREEZE = "freeze", _("Freeze")

@@ -20,6 +20,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from django_dcron import control
 from django_dcron.admin.audit_log import AuditedAdmin
@@ -93,7 +94,7 @@ def _state_badge(job: Job) -> SafeString:
         return badge("paused", _("Paused"))
     if is_failing(job):
         return badge("failed", _("Failing"))
-    return badge("enabled", _("Enabled"))
+    return badge("enabled", pgettext("state of a job", "Enabled"))
 
 
 def schedule_in_words(job: Job) -> str:

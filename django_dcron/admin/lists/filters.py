@@ -23,6 +23,7 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
@@ -141,7 +142,7 @@ class JobStateFilter(admin.SimpleListFilter):
         """Return the states. Only the health line links to overdue jobs."""
         is_overdue = self.used_parameters.get(self.parameter_name) == OVERDUE
         return [
-            ("enabled", _("Enabled")),
+            ("enabled", pgettext_lazy("state of a job", "Enabled")),
             *([(OVERDUE, _("Overdue"))] if is_overdue else []),
             ("failing", _("Failing")),
             ("paused", _("Paused")),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db.models import F
 
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
-from django_dcron.models import Run
+from django_dcron.diagnosis.overdue import executing_runs
+from django_dcron.models import Attempt, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.facts import LongRun
 from django_dcron.policies.lifecycle import State
 from django_dcron.targets.shadow import NOT_EXECUTED
+from django_dcron.utils.durations import parse_duration_text
 
 SHORTEST_LONG_RUN = timedelta(minutes=10)
 """A run that has run for less time is never reported as too long."""
@@ -26,8 +32,11 @@ LONG_RUNS_EXAMINED = 5
 
 
 def running_for_long(runs: RunQuerySet, now: datetime) -> RunQuerySet:
-    """Return the running runs that are long enough to be compared with their jobs' durations."""
-    return runs.running().filter(started_at__lt=now - SHORTEST_LONG_RUN)
+    """Return the executing runs that are long enough to be compared with their jobs' durations.
+
+    A run without a current heartbeat has lost its worker, so nobody knows how long it took.
+    """
+    return executing_runs(runs, now).filter(started_at__lt=now - SHORTEST_LONG_RUN)
 
 
 def find_long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
@@ -36,10 +45,12 @@ def find_long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
     A thread can't be ended, so code that ignores its timeout goes on.
     """
     running = running_for_long(runs, now).order_by("due_at").select_related("job")
-    running = running.only("started_at", "due_at", "job__namespace", "job__name", "job__timeout")
+    running = running.only("started_at", "due_at", "job__namespace", "job__name")
+    examined = list(running[:LONG_RUNS_EXAMINED])
+    timeouts = recorded_timeouts(examined)
     found = []
-    for run in running[:LONG_RUNS_EXAMINED]:
-        elapsed, timeout = now - (run.started_at or now), run.job.timeout
+    for run in examined:
+        elapsed, timeout = now - (run.started_at or now), timeouts.get(run.pk)
         if timeout is not None and elapsed > timeout + 2 * settings.HARD_TIMEOUT_AFTER:
             found.append(LongRun(str(run.job), elapsed, timeout))
             continue
@@ -47,6 +58,22 @@ def find_long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
         if usual is not None and elapsed > LONG_RUN_FACTOR * usual:
             found.append(LongRun(str(run.job), elapsed, usual))
     return tuple(found)
+
+
+def recorded_timeouts(runs: Sequence[Run]) -> dict[UUID, timedelta]:
+    """Return the timeout of each run's current attempt, by the run's key.
+
+    The job may have been edited since the attempt started, so its recorded definition counts. Runs
+    without a timeout, or without a recorded definition, are left out.
+    """
+    attempts = Attempt.objects.using(alias_for(Attempt)).order_by()
+    attempts = attempts.filter(run__in=[run.pk for run in runs], number=F("run__attempt"))
+    texts = {
+        run: content["timeout"]
+        for run, content in attempts.values_list("run", "definition__content")
+        if content and content.get("timeout")
+    }
+    return {run: timeout for run, text in texts.items() if (timeout := parse_duration_text(text))}
 
 
 def usual_duration(job_id: int) -> timedelta | None:

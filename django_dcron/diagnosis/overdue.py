@@ -1,6 +1,7 @@
-"""Define which runs and cursors are overdue, for both the health verdict and the doctor.
+"""Define which runs and cursors are overdue, and which runs a worker executes.
 
-Nothing that a freeze holds back is overdue.
+The health verdict and the doctor share these definitions. Nothing that a freeze holds back is
+overdue.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ def undelivered_runs(runs: RunQuerySet, now: datetime) -> RunQuerySet:
         .filter(Q(queued_at__lt=since) | Q(deliveries__gte=REDELIVERED), due_at__lt=since)
         .not_frozen()
     )
+
+
+def executing_runs(runs: RunQuerySet, now: datetime) -> RunQuerySet:
+    """Return running runs that a worker still executes, according to their heartbeats."""
+    return runs.running().filter(heartbeat_at__gte=now - settings.RUN_LEASE)
 
 
 def stuck_runs(runs: RunQuerySet, now: datetime) -> RunQuerySet:

@@ -29,6 +29,7 @@ from django_dcron.diagnosis.bounded_count import MAX_COUNTED
 from django_dcron.diagnosis.failing_jobs import FAILS_AS_MUTED, KEEPS_FAILING
 from django_dcron.diagnosis.long_runs import find_long_runs, running_for_long
 from django_dcron.diagnosis.overdue import (
+    executing_runs,
     overdue_cursors,
     overdue_runs,
     stuck_runs,
@@ -296,7 +297,6 @@ def _rows_to_summarize(
     """Return the rows that one statement counts; ``working`` are the live nodes that tick."""
     attempts = Attempt.objects.using(alias_for(Attempt)).order_by("-pk")
     on_agendas = Case(When(node__in=working, then=F("pk"))) if working else None
-    alive = runs.running().filter(heartbeat_at__gte=now - settings.RUN_LEASE)
     overdue = overdue_runs(runs, now).order_by("due_at")
     # A run that waited for a slot is queued later than it was due. A repeated delivery also changes
     # ``queued_at``, although no worker has started the run since the first one.
@@ -308,7 +308,7 @@ def _rows_to_summarize(
         ),
         "latest_attempt": SummaryQuery(attempts, 1, first="started_at"),
         "queued": SummaryQuery(queued.order_by("due_at"), MAX_COUNTED + 1, first=queued_since),
-        "running": SummaryQuery(alive.order_by(), MAX_COUNTED + 1),
+        "running": SummaryQuery(executing_runs(runs, now).order_by(), MAX_COUNTED + 1),
         "stuck": SummaryQuery(
             stuck_runs(runs, now).order_by("due_at"), MAX_COUNTED + 1, first="due_at"
         ),

@@ -29,6 +29,7 @@ from django_dcron.diagnosis.long_runs import USUAL_DURATION_NEEDS
 from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.diagnosis.system_health import latest_incident, read_facts, read_verdict
 from django_dcron.jobs.audit.actor import Actor, acting
+from django_dcron.jobs.definitions import definition_id
 from django_dcron.models import Attempt, Cursor, Incident, Job, Node, Run, Statistics, Via
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.monitoring.metrics import catalog, cluster
@@ -66,7 +67,7 @@ def job() -> Job:
 def make_started_run(job: Job, at: datetime, state: str = "succeeded", **fields: Any) -> Run:
     """Create a run that a worker started."""
     run = make_run(job, "running", due_at=at, started_at=at, scheduled_at=at, **fields)
-    Attempt.objects.filter(run=run).update(started_at=at)
+    Attempt.objects.filter(run=run).update(started_at=at, definition=definition_id(job))
     finished = None if state == "running" else at + SECOND
     Run.objects.filter(pk=run.pk).update(state=state, finished_at=finished)
     return run
@@ -542,6 +543,20 @@ def test_run_that_ignores_its_timeout_is_overlong(now: datetime) -> None:
     assert problems() == {Problem.RUN_OVERLONG}
     (found,) = read_facts().long_runs
     assert (found.job, found.usual) == ("hanging", 9 * MINUTE)
+    hanging.timeout = HOUR
+    control.save(hanging)
+    assert problems() == {Problem.RUN_OVERLONG}, "the run keeps the timeout of its start"
+    Run.objects.update(heartbeat_at=now - HOUR)
+    assert problems() == {Problem.RUN_STUCK}, "the code of a run without a heartbeat has ended"
+
+
+def test_timeout_shortened_since_the_start_makes_no_run_overlong(now: datetime) -> None:
+    make_node()
+    job = make_idle_job(timeout=4 * HOUR)
+    make_started_run(job, now - HOUR, "running")
+    job.timeout = 5 * MINUTE
+    control.save(job)
+    assert problems() == set()
 
 
 def test_runs_of_a_shadow_have_no_usual_duration(job: Job, now: datetime) -> None:

@@ -27,6 +27,7 @@ from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
 from django_dcron.jobs import pausing
 from django_dcron.jobs.audit.actor import Actor, acting
+from django_dcron.jobs.definitions import definition_id
 from django_dcron.models import (
     Attempt,
     AuditAction,
@@ -312,8 +313,8 @@ def test_run_whose_code_has_not_stopped_after_its_timeout_says_so(
     settings: Any, timeout: timedelta, to_stop: timedelta, ignored: bool
 ) -> None:
     settings.DCRON_HARD_TIMEOUT_AFTER = to_stop
-    job = make_job(timeout=timeout)
-    make_run(job, state="running", started_at=database_now("default") - MINUTE)
+    job, now = make_job(timeout=timeout), database_now("default")
+    make_executing_run(job, now - MINUTE, heartbeat_at=now)
 
     answer = explain(job, NOON)
 
@@ -321,6 +322,38 @@ def test_run_whose_code_has_not_stopped_after_its_timeout_says_so(
     assert ("timeout_ignored" in codes(answer)) is ignored
     if ignored:
         assert params(answer, "timeout_ignored") == {"timeout": "20s"}
+
+
+def make_executing_run(job: Job, started: datetime, **fields: Any) -> Run:
+    """Create a running run of the job's current definition."""
+    run = make_run(job, state="running", started_at=started, **fields)
+    start = {"started_at": started, "definition_id": definition_id(job)}
+    Attempt.objects.create(run=run, number=1, token=uuid4(), worker="w", **start)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("at_start", "since_then", "ignored"),
+    [(4 * HOUR, 5 * MINUTE, False), (5 * MINUTE, 4 * HOUR, True), (5 * MINUTE, None, True)],
+)
+def test_run_keeps_the_timeout_with_which_it_started(
+    at_start: timedelta, since_then: timedelta | None, ignored: bool
+) -> None:
+    job, now = make_job(timeout=at_start), database_now("default")
+    make_executing_run(job, now - HOUR, heartbeat_at=now)
+    job.timeout = since_then
+    control.save(job)
+
+    answer = explain(job, NOON)
+
+    assert ("timeout_ignored" in codes(answer)) is ignored
+
+
+def test_code_of_a_run_without_a_current_heartbeat_is_not_said_to_run() -> None:
+    job, now = make_job(timeout=5 * MINUTE), database_now("default")
+    make_executing_run(job, now - HOUR, heartbeat_at=now - HOUR)
+
+    assert "timeout_ignored" not in codes(explain(job, NOON))
 
 
 def test_backfilled_run_of_a_paused_job_waits_until_it_is_resumed() -> None:

@@ -10,6 +10,7 @@ from django.utils.translation import ngettext
 
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.long_runs import recorded_timeouts
 from django_dcron.diagnosis.run_durations import ended_before_next_attempt
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.models import Attempt, Job, Run
@@ -47,7 +48,7 @@ def run_sentences(run: Run, job: Job, now: datetime, at: FormatTime) -> Iterator
     if state is State.RUNNING and run.cancel_requested_at:
         text = _("Cancellation was requested at %(asked)s.")
         yield Sentence("cancel_requested", text, asked=at(run.cancel_requested_at))
-    elif (timeout := job.timeout) and _ignores_timeout(run, timeout, now):
+    elif timeout := _ignored_timeout(run, now):
         text = _(
             "Its code still runs after the timeout of %(timeout)s. No other attempt starts while "
             "it runs."
@@ -286,11 +287,19 @@ def _start_delay_text(run: Run) -> str:
     return format_duration(max(run.started_at - run.due_at, timedelta())) if run.started_at else ""
 
 
-def _ignores_timeout(run: Run, timeout: timedelta, now: datetime) -> bool:
-    """Return whether the run is running although its code should have stopped by now."""
-    if run.state != State.RUNNING or run.started_at is None:
-        return False
-    return now > run.started_at + timeout + settings.HARD_TIMEOUT_AFTER
+def _ignored_timeout(run: Run, now: datetime) -> timedelta | None:
+    """Return the timeout after which the run's code should have stopped by now, if it still runs.
+
+    Without a current heartbeat, nobody knows whether the code still runs.
+    """
+    if run.state != State.RUNNING or run.started_at is None or run.heartbeat_at is None:
+        return None
+    if run.heartbeat_at < now - settings.RUN_LEASE:
+        return None
+    timeout = recorded_timeouts([run]).get(run.pk)
+    if timeout and now > run.started_at + timeout + settings.HARD_TIMEOUT_AFTER:
+        return timeout
+    return None
 
 
 def _duration_text(run: Run) -> str:

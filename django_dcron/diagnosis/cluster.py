@@ -80,6 +80,11 @@ def is_stalled(node: Node) -> bool:
     )
 
 
+def is_starting(node: Node) -> bool:
+    """Return whether the node may still be acquiring the locks of its shards."""
+    return time_since(node, node.started_at) <= takeover_time()
+
+
 def namespaces_of_one_node(nodes: Iterable[Node], wanted: Iterable[str]) -> dict[str, list[str]]:
     """Return which of the ``wanted`` namespaces only one node serves, by the key of each node.
 
@@ -116,6 +121,10 @@ class ShardLeader:
     def leads_none(self) -> bool:
         """Whether the node led no shard at its last heartbeat: other nodes have the locks."""
         return not self.node.degraded and not self.node.shards
+
+    @property
+    def is_starting(self) -> bool:
+        return is_starting(self.node)
 
     @property
     def is_stalled(self) -> bool:

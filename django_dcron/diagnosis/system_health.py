@@ -33,7 +33,6 @@ from django_dcron.diagnosis.overdue import (
     overdue_cursors,
     overdue_runs,
     stuck_runs,
-    takeover_time,
     undelivered_runs,
 )
 from django_dcron.diagnosis.paused_by_users import find_user_pauses
@@ -166,7 +165,7 @@ def _nodes_without_shards(live: list[Node]) -> list[Node]:
     """
     if any(node.shards or node.degraded or cluster.is_stalled(node) for node in live):
         return []
-    if any(cluster.time_since(node, node.started_at) <= takeover_time() for node in live):
+    if any(map(cluster.is_starting, live)):
         return []
     return live
 

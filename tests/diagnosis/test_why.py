@@ -1334,7 +1334,9 @@ def test_unclaimed_occurrence_mentions_nodes() -> None:
     assert params(explain(job, NOON), "live_nodes") == {"count": 1}
     Node.objects.update(shards=0)  # nodes of another database have the locks
     assert params(explain(job, NOON), "no_leader") == {"count": 1}
-    Node.objects.update(degraded=True)
+    Node.objects.update(started_at=database_now("default"))  # it acquires its locks
+    assert params(explain(job, NOON), "live_nodes") == {"count": 1}
+    Node.objects.update(started_at=F("heartbeat_at") - HOUR, degraded=True)
     assert params(explain(job, NOON), "live_nodes") == {"count": 1}
 
 

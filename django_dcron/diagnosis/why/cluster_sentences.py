@@ -162,7 +162,8 @@ def _may_lack_task(data: ExplanationData, queue: str) -> bool:
 
 def _live_nodes_sentence(data: ExplanationData) -> Sentence:
     if live := len(data.live_nodes):
-        if all(leader.leads_none for leader in leaders_of(data.job, data.live_nodes)):
+        leaders = leaders_of(data.job, data.live_nodes)
+        if all(leader.leads_none and not leader.is_starting for leader in leaders):
             text = ngettext(
                 "%(count)d live node serves the job, but doesn't lead its shard. Run “manage.py "
                 "dcron doctor” to see why.",

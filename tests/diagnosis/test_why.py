@@ -1495,17 +1495,26 @@ def test_queued_run_counts_the_runs_that_keep_workers_busy(
     monkeypatch.setattr(clock, "fixed_at", now)
     sent = now - IDLE_QUEUE_AFTER
     make_run(job, state="queued", queued_at=sent, deliveries=1)
-    worker = {"name": "w1", "queues": ["reports"], "executes": True, "unknown_runs": []}
-    make_node(workers={"at": now.isoformat(), "replies": [worker]})
-    flood = make_job(name="flood")
-    make_run(flood, state="running", started_at=sent, heartbeat_at=now)
-    assert "sent_again" in codes(explain(job, NOON)), "no other run is queued"
-    for minutes in (1, 2):
-        make_run(flood, NOON + minutes * MINUTE, state="queued", queued_at=sent)
+    knows = {"executes": True, "unknown_runs": []}
+    replies = [
+        {"name": "w1", "queues": ["reports", "mail"], **knows},
+        {"name": "w2", "queues": ["fast"], **knows},
+    ]
+    make_node(workers={"at": now.isoformat(), "replies": replies})
+    for queue in ("mail", "fast"):
+        flood = make_job(name=f"flood-{queue}", queue=queue)
+        make_run(flood, state="running", started_at=sent, heartbeat_at=now)
+        if queue == "mail":
+            assert "sent_again" in codes(explain(job, NOON)), "no other run is queued"
+        for minutes in (1, 2):
+            make_run(flood, NOON + minutes * MINUTE, state="queued", queued_at=sent)
     assert params(explain(job, NOON), "workers_busy") == {"running": 1, "queued": 2}
     assert "sent_again" not in codes(explain(job, NOON))
     found = codes(explain(job, NOON, show_others=False))
     assert ("sent_again" in found, "workers_busy" in found) == (True, False)
+    Run.objects.filter(job__queue="mail").delete()
+    found = codes(explain(job, NOON))
+    assert ("sent_again" in found, "workers_busy" in found) == (True, False), "w2 is busy, not w1"
 
 
 def test_answer_from_before_the_run_was_sent_is_no_sign_of_a_worker(

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.bounded_count import MAX_COUNTED
 from django_dcron.diagnosis.cluster import leaders_of
 from django_dcron.diagnosis.misfire_effect import misfire_effect, start_deadline_effect
+from django_dcron.diagnosis.overdue import executing_runs
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.workload import latest_worker_replies
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.models import Attempt, Freeze, Job, Run
+from django_dcron.models.run import RunQuerySet
+from django_dcron.policies.health.facts import WorkerFacts
 from django_dcron.policies.health.workers import IDLE_QUEUE_AFTER
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs.deliveries import redelivered_after
@@ -76,8 +80,8 @@ def worker_sentences(data: ExplanationData, run: Run) -> list[Sentence]:
     if settings.DISPATCHER == "thread" or not queue:
         return []
     sentences = [*_idle_queue_sentences(data, run, queue)]
-    if _is_served(data, run, queue):
-        sentences += _redelivery_sentences(data, run, queue)
+    if workers := _workers_serving(data, run, queue):
+        sentences += _redelivery_sentences(data, run, queue, workers)
     else:
         text = _("If no worker of the queue “%(queue)s” is running, start one.")
         sentences.append(Sentence("needs_worker", text, queue=queue))
@@ -107,13 +111,15 @@ def _idle_queue_sentences(data: ExplanationData, run: Run, queue: str) -> Iterat
         yield Sentence("queue_idle", text, queue=queue, since=since)
 
 
-def _redelivery_sentences(data: ExplanationData, run: Run, queue: str) -> Iterator[Sentence]:
+def _redelivery_sentences(
+    data: ExplanationData, run: Run, queue: str, workers: Sequence[WorkerFacts]
+) -> Iterator[Sentence]:
     """Say when a node sends a queued run again that a worker should have started by now."""
     if run.state != State.QUEUED or run.queued_at is None:
         return
     at = run.queued_at + redelivered_after(run.deliveries)
     if run.queued_at + IDLE_QUEUE_AFTER <= data.now < at:
-        if busy := _busy_workers_sentence(data):
+        if busy := _busy_workers_sentence(data, workers):
             yield busy
             return
         text = _(
@@ -123,30 +129,45 @@ def _redelivery_sentences(data: ExplanationData, run: Run, queue: str) -> Iterat
         yield Sentence("sent_again", text, queue=queue, at=data.format_time(at))
 
 
-def _busy_workers_sentence(data: ExplanationData) -> Sentence | None:
-    """Count the runs that execute and the other queued runs, if both exist and may be counted."""
+def _busy_workers_sentence(
+    data: ExplanationData, workers: Sequence[WorkerFacts]
+) -> Sentence | None:
+    """Count the runs that execute and the other queued runs, if both exist and may be counted.
+
+    Only runs of the queues that ``workers`` consume can keep these workers busy.
+    """
     if not data.show_others:
         return None
-    facts = read_facts(now=data.now)
-    others = facts.queued - 1
-    if not facts.running or others < 1:
+    queues = {name for worker in workers for name in worker.queues}
+    runs = Run.objects.using(alias_for(Run))
+    running = _count_in_queues(executing_runs(runs, data.now), queues)
+    others = _count_in_queues(runs.queued().not_frozen(), queues) - 1
+    if not running or others < 1:
         return None
     text = _(
         "The run waits for a free worker. Runs that are executing: %(running)d. Other runs in the "
         "queues: %(queued)d."
     )
-    return Sentence("workers_busy", text, running=facts.running, queued=others)
+    return Sentence("workers_busy", text, running=running, queued=others)
 
 
-def _is_served(data: ExplanationData, run: Run, queue: str) -> bool:
-    """Return whether workers of the queue have answered a node since the run was sent.
+def _count_in_queues(runs: RunQuerySet, queues: Collection[str]) -> int:
+    """Return how many of the first ``MAX_COUNTED`` runs are in one of the queues."""
+    rows = runs.order_by("due_at").values_list("job__target", "job__queue")[:MAX_COUNTED]
+    return sum(queue_name(target, queue) in queues for target, queue in rows)
+
+
+def _workers_serving(data: ExplanationData, run: Run, queue: str) -> list[WorkerFacts]:
+    """Return the workers of the queue that have answered a node since the run was sent.
 
     An earlier answer may be that of a worker that ended before the run was sent.
     """
     workers = latest_worker_replies(data.live_nodes, after=run.sent_at) or ()
-    return any(
-        queue in worker.queues and worker.executes and not worker.unknown_runs for worker in workers
-    )
+    return [
+        worker
+        for worker in workers
+        if queue in worker.queues and worker.executes and not worker.unknown_runs
+    ]
 
 
 def _may_lack_task(data: ExplanationData, queue: str) -> bool:

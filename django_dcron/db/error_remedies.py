@@ -14,11 +14,18 @@ MISSING = re.compile(
     re.DOTALL,
 )
 
-READ_ONLY = re.compile(r"read[ -]?only", re.IGNORECASE)
+# Names of hosts and users may contain "read-only", too.
+READ_ONLY = re.compile(
+    r"readonly database"  # SQLite
+    r"|read[- ]only transaction|session is read-only"  # PostgreSQL, MariaDB
+    r"|--\S*read[-_]only option|in read-only mode|Table '.*' is read only",  # MariaDB
+    re.IGNORECASE,
+)
 DISK_FULL = re.compile(r"disk is full|No space left on device|The table .* is full", re.IGNORECASE)
 NO_CONNECTION_LEFT = re.compile(
     r"too many (clients|connections)|too many active connections"
-    r"|connection slots are reserved|max_user_connections",
+    r"|connection slots are reserved|max_user_connections"
+    r"|no more connections allowed",  # PgBouncer
     re.IGNORECASE,
 )
 

@@ -1951,14 +1951,20 @@ def test_missing_table_leads_to_migrate(error: str, is_missing: bool) -> None:
         ("cannot execute SELECT FOR UPDATE in a read-only transaction", "writable"),
         ("(1290, 'The MariaDB server is running with the --read-only option')", "writable"),
         ("(1792, 'Cannot execute statement in a READ ONLY transaction')", "writable"),
+        ("(1036, \"Table 'django_dcron_run' is read only\")", "writable"),
         ("attempt to write a readonly database", "writable"),
+        ("session is read-only", "writable"),
         ("FATAL: sorry, too many clients already", "connection limit"),
         ("FATAL: remaining connection slots are reserved for superusers", "connection limit"),
         ("(1040, 'Too many connections')", "connection limit"),
         ("(1203, 'User a has more than max_user_connections')", "connection limit"),
+        ("FATAL: no more connections allowed (max_client_conn)", "connection limit"),
+        ('connection to server at "db-readonly.prod" failed: Connection refused', "is running"),
+        ('connection to server at "read-only.db" failed: Connection refused', "is running"),
+        ('FATAL: password authentication failed for user "readonly"', "settings are correct"),
     ],
 )
-def test_refusal_of_a_running_database_has_its_own_remedy(error: str, remedy: str) -> None:
+def test_remedy_follows_from_the_message_of_the_database(error: str, remedy: str) -> None:
     assert remedy in with_remedy(DatabaseError(error))
 
 

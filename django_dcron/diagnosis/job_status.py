@@ -17,6 +17,7 @@ from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.action_texts import unsigned_reason
 from django_dcron.jobs.audit.entries import LoggedChange, logged_changes_of
 from django_dcron.models import Job, Run, Statistics
+from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.lifecycle import State
 
 LATEST = 100
@@ -78,11 +79,16 @@ def latest_finished(job: Job, scope: Scope = EVERYTHING) -> list[Run]:
     return list(runs.defer("args", "kwargs", "idempotency_key")[:LATEST])
 
 
-def running_runs(job: Job, scope: Scope = EVERYTHING) -> list[Run]:
-    """Return at most ``RUNNING_NAMED + 1`` running runs, unordered."""
+def running_of_job(runs: RunQuerySet, job: Job) -> RunQuerySet:
+    """Return those of ``runs`` that are running and belong to the job."""
     # The job is compared as an expression, so that the database doesn't read all of the job's runs
     # to find the few running ones.
-    runs = scope.runs.running().alias(of_job=F("job_id") + 0).filter(of_job=job.pk)
+    return runs.running().alias(of_job=F("job_id") + 0).filter(of_job=job.pk)
+
+
+def running_runs(job: Job, scope: Scope = EVERYTHING) -> list[Run]:
+    """Return at most ``RUNNING_NAMED + 1`` running runs, unordered."""
+    runs = running_of_job(scope.runs, job)
     return list(runs.order_by().defer("args", "kwargs", "idempotency_key")[: RUNNING_NAMED + 1])
 
 

@@ -394,15 +394,21 @@ def test_run_that_an_earlier_run_blocks_names_it_with_its_duration(
     blocking = make_run(job, NOON - HOUR, state="running", started_at=NOON - MINUTE)
     make_run(job, state=state, finished_at=NOON if state == "skipped" else None)
     assert params(explain(job, NOON), "blocked_by") == {
+        "run_at": "2024-05-06 11:00:00 UTC",
         "lasts": format_duration(6 * MINUTE),
         "run_id": str(blocking.pk),
     }
+    Run.objects.filter(pk=blocking.pk).update(scheduled_at=NOON + HOUR)  # of a backlog
+    assert params(explain(job, NOON), "blocked_by")["run_at"] == "2024-05-06 13:00:00 UTC"
 
     for hours in range(2, 2 + USUAL_DURATION_NEEDS):
         make_run(job, NOON - hours * HOUR, **run_times(NOON - hours * HOUR, seconds=9))
     answer = explain(job, NOON)
     assert params(answer, "blocked_by")["usual"] == format_duration(9 * SECOND)
     assert f"manage.py dcron cancel {blocking.pk}" in str(answer.sentences)
+    Run.objects.filter(pk=blocking.pk).update(cancel_requested_at=NOON)
+    found = codes(explain(job, NOON))
+    assert ("blocked_by" in found, "how_to_cancel" in found) == (True, False)
     Run.objects.filter(pk=blocking.pk).update(state="succeeded", finished_at=NOON + MINUTE)
     assert "blocked_by" not in codes(explain(job, NOON))
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_status import running_of_job
 from django_dcron.diagnosis.long_runs import usual_duration
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.sentence import Sentence
@@ -20,33 +22,35 @@ OTHER_RUNS_NAMED = 5
 
 
 def blocking_run_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
-    """Name the earlier run because of which ``run`` was skipped or waits, if it is still running.
+    """Name the run because of which ``run`` was skipped or waits, if it is still running.
 
-    A run that waits for a limit, or for earlier backfilled runs, isn't blocked by an earlier run.
+    It started first, but may be scheduled later. A run that waits for a limit, or for earlier
+    backfilled runs, isn't blocked by it.
     """
     is_waiting = run.state == State.WAITING and not run.limited and run.trigger != Trigger.BACKFILL
     if not is_waiting and run.state != State.SKIPPED:
         return
     started_before = run.finished_at or data.now
-    earlier = data.runs.running().filter(started_at__lt=started_before).order_by("started_at")
-    blocking = earlier.first()
+    runs = Run.objects.using(alias_for(Run)).filter(started_at__lt=started_before)
+    blocking = running_of_job(runs, data.job).order_by("started_at").first()
     if blocking is None or blocking.started_at is None:
         return
-    text = _(
-        "The earlier run has been running for %(lasts)s. To cancel it: manage.py dcron cancel "
-        "%(run_id)s"
-    )
+    text = _("The run of %(run_at)s (%(run_id)s) has been running for %(lasts)s.")
     values = {
-        "lasts": format_duration(data.now - blocking.started_at),
+        "run_at": data.format_time(blocking.scheduled_at),
         "run_id": str(blocking.pk),
+        "lasts": format_duration(data.now - blocking.started_at),
     }
     if usual := usual_duration(data.job.pk):
         text = _(
-            "The earlier run has been running for %(lasts)s (usually at most %(usual)s). To cancel "
-            "it: manage.py dcron cancel %(run_id)s"
+            "The run of %(run_at)s (%(run_id)s) has been running for %(lasts)s (usually at most "
+            "%(usual)s)."
         )
         values["usual"] = format_duration(usual)
     yield Sentence("blocked_by", text, **values)
+    if blocking.cancel_requested_at is None:
+        text = _("To cancel that run: manage.py dcron cancel %(run_id)s")
+        yield Sentence("how_to_cancel", text, run_id=str(blocking.pk))
 
 
 def rerun_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:

@@ -521,6 +521,27 @@ def test_run_page_lists_visible_reruns_only(world: World, hidden: Run, on_site: 
     assert not names_rerun(narrowed_sites.planned)
 
 
+def test_why_page_names_visible_runs_only(world: World, hidden: Run, on_site: Any) -> None:
+    job, ended = world.mine.job, world.mine.ended
+    noon = ended.scheduled_at.replace(minute=0, second=0, microsecond=0)
+    skipped = {"scheduled_at": noon, "state": "skipped", "finished_at": noon + HOUR / 60}
+    Run.objects.filter(pk=ended.pk).update(**skipped)
+    running = {"state": "running", "started_at": noon, "finished_at": None}
+    Run.objects.filter(pk=hidden.pk).update(**running)
+    of_user: dict[str, Any] = {"trigger": "manual", "state": "failed"}
+    manual = make_run(job, noon + HOUR / 7200, **of_user)
+    rerun = make_run(job, noon + HOUR / 4, rerun_of=ended, **of_user)
+
+    def named_on(site: AdminSite) -> set[Run]:
+        url = reverse("admin:django_dcron_job_why", args=[job.pk])
+        page = on_site(site).get(f"{url}?at={noon:%Y-%m-%dT%H:%M:%S}Z")
+        text = page.content.decode()
+        return {run for run in (ended, hidden, manual, rerun) if str(run.pk) in text}
+
+    assert named_on(narrowed_sites.watched) == {ended, hidden, manual, rerun}
+    assert named_on(narrowed_sites.planned) == {ended}
+
+
 def test_run_page_shows_visible_attempts_only(world: World, on_site: Any) -> None:
     make_attempt(world.mine.ended, number=2, outcome="failed")
 

@@ -5,7 +5,7 @@ import pickle
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -19,6 +19,7 @@ from django_dcron import control
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.long_runs import USUAL_DURATION_NEEDS
+from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.why import latest, other_jobs
 from django_dcron.diagnosis.why.explanation import Answer, explain, run_outcome
 from django_dcron.diagnosis.why.explanation_data import OTHER_RUNS_READ_LIMIT, ExplanationData
@@ -57,6 +58,9 @@ BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+ONE_RUN_HIDDEN = Scope(lambda model: Run.objects.exclude(pk=UUID(int=1)) if model is Run else None)
+"""Readers who may not see all runs learn nothing about the runs of other jobs."""
 
 pytestmark = pytest.mark.django_db
 
@@ -503,7 +507,7 @@ def test_missed_occurrence_is_compared_with_other_jobs(counted: bool) -> None:
     assert params(answer, "first_of_others") == {"first": "2024-05-06 12:01:06 UTC"}
 
     make_run(make_job(name="third"), **run_times())
-    assert codes(explain(job, NOON, show_others=False)) == [code]
+    assert codes(explain(job, NOON, scope=ONE_RUN_HIDDEN)) == [code]
     answer = explain(job, NOON)
     assert codes(answer) == [code, "others_on_time"]
     assert params(answer, "others_on_time") == {"on_time": 1, "count": 3}
@@ -1516,7 +1520,7 @@ def test_queued_run_counts_the_runs_that_keep_workers_busy(
             make_run(flood, NOON + minutes * MINUTE, state="queued", queued_at=sent)
     assert params(explain(job, NOON), "workers_busy") == {"running": 1, "queued": 2}
     assert "sent_again" not in codes(explain(job, NOON))
-    found = codes(explain(job, NOON, show_others=False))
+    found = codes(explain(job, NOON, scope=ONE_RUN_HIDDEN))
     assert ("sent_again" in found, "workers_busy" in found) == (True, False)
     Run.objects.filter(job__queue="mail").delete()
     found = codes(explain(job, NOON))
@@ -1598,7 +1602,7 @@ def test_run_that_was_sent_says_since_when_its_queue_stands_still(
     assert [each.code for each in found] == [code] * bool(code)
     for sentence in found:
         assert sentence.params == {"queue": "reports", "since": f"{since:%Y-%m-%d %H:%M:%S} UTC"}
-    hidden = explain(job, NOON, show_others=False).sentences
+    hidden = explain(job, NOON, scope=ONE_RUN_HIDDEN).sentences
     assert not {"queue_waits", "queue_idle"} & {each.code for each in hidden}
 
 

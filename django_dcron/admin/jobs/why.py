@@ -104,9 +104,8 @@ def _explanation_context(
 ) -> dict[str, Any]:
     scope = admin_scope(request, site)
     show_nodes = may_view(request, Node, site) and not scope.narrows(Node)
-    show_others = may_view(request, Run, site) and not scope.narrows(Run)
-    answer = explain_local(job, requested, in_site, show_nodes=show_nodes, show_others=show_others)
-    if not scope.sees_all([answer.run] if answer.run else answer.other_runs):
+    answer = explain_local(job, requested, in_site, show_nodes=show_nodes, scope=scope)
+    if answer.run and not scope.sees(answer.run):
         return {"error": _("You don't have permission to view the run at that time.")}
     if answer.instant == requested:
         return _answer_context(answer, requested, job, site, scope)

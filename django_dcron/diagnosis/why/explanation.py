@@ -24,6 +24,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.diagnosis.run_history import replacing_run
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.why.cluster_sentences import (
     after_freeze,
     doctor_sentence,
@@ -112,15 +113,15 @@ def explain(
     instant: datetime,
     *,
     show_nodes: bool = True,
-    show_others: bool = True,
+    scope: Scope = EVERYTHING,
     exact: bool = False,
 ) -> Answer:
     """Explain what happened at ``instant``, an aware time.
 
     If ``instant`` is a whole minute, the answer is about that minute, otherwise about that second.
     With ``exact``, it is always about the second. ``instant`` may be a local time that the clocks
-    of the job's zone skip. With ``show_nodes``, the sentences may name nodes. With
-    ``show_others``, they may count runs of all other jobs.
+    of the job's zone skip. With ``show_nodes``, the sentences may name nodes. They
+    name only runs in ``scope``, but the run of the occurrence may be outside of it.
 
     Raises ``ValueError`` for an instant that is naive or out of range.
     """
@@ -128,9 +129,7 @@ def explain(
         raise ValueError(f"{instant.isoformat()} has no time zone (allowed: an aware datetime)")
     if not BEGIN <= instant < END:
         raise ValueError(f"{instant.isoformat()} is out of range (allowed: years 1970 to 2199)")
-    data = ExplanationData(
-        job, instant, show_nodes=show_nodes, show_others=show_others, exact=exact
-    )
+    data = ExplanationData(job, instant, show_nodes=show_nodes, scope=scope, exact=exact)
     occurrences = _occurrences(data)
     occurrence = occurrences[0] if occurrences else None
     found = _outcome_of(data, occurrence)
@@ -159,7 +158,7 @@ def explain_local(
     in_site_zone: datetime,
     *,
     show_nodes: bool = True,
-    show_others: bool = True,
+    scope: Scope = EVERYTHING,
 ) -> Answer:
     """Explain a local time, given in the job's and in the site's time zone.
 
@@ -169,12 +168,11 @@ def explain_local(
     in the job's zone. A user may have copied the time from a list, which shows the site's zone.
     Raises ``ValueError`` like ``explain``.
     """
-    shown = {"show_nodes": show_nodes, "show_others": show_others}
-    answer = explain(job, in_job_zone, **shown)
+    answer = explain(job, in_job_zone, show_nodes=show_nodes, scope=scope)
     has_run = answer.run is not None or answer.other_runs
     has_nothing = not has_run and answer.verdict in NOTHING_DUE
     if in_site_zone != in_job_zone and has_nothing:
-        other = explain(job, in_site_zone, **shown)
+        other = explain(job, in_site_zone, show_nodes=show_nodes, scope=scope)
         is_due = other.verdict is not WhyVerdict.NOT_DUE
         is_better = other.verdict is not answer.verdict and (is_due or answer.occurrence is None)
         if other.has_run_at_time or (other.occurrence is not None and is_better):
@@ -223,7 +221,7 @@ def run_outcome(
         return ExplainedOccurrence(WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()], run)
     sentences = [*run_sentences(run, data.job, data.now, data.format_time)]
     sentences += blocking_run_sentences(data, run)
-    if newer := replacing_run(run):
+    if newer := data.scope.row_if_visible(replacing_run(run)):
         text = _("The newer run at %(run_at)s (%(run_id)s) replaces this one.")
         at = data.format_time(newer.scheduled_at)
         sentences.append(Sentence("replaced_by_newer", text, run_at=at, run_id=str(newer.pk)))

@@ -11,6 +11,7 @@ from django.utils import translation
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
+from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.why import requested_time
 from django_dcron.diagnosis.why.nearby import Nearby, nearby
 from django_dcron.diagnosis.why.requested_time import SECOND
@@ -54,12 +55,14 @@ class ExplanationData:
         instant: datetime,
         *,
         show_nodes: bool,
-        show_others: bool = True,
+        scope: Scope = EVERYTHING,
         exact: bool = False,
     ):
         self.job = job
         self.show_nodes = show_nodes
-        self.show_others = show_others
+        self.scope = scope
+        self.show_others = not scope.narrows(Run)
+        """Whether sentences may count the runs of all other jobs."""
         self.zone = schedule_zone_of(job)
         self.timetable: Timetable | None = None
         self.schedule_error = ""
@@ -78,7 +81,7 @@ class ExplanationData:
         """The runs of occurrences, by occurrence."""
         others = self._load_other_runs()
         self.other_runs = others[:OTHER_RUNS_READ_LIMIT]
-        """The first other runs: manual and chained runs, and reruns."""
+        """The first other visible runs: manual and chained runs, and reruns."""
         self.has_more_other_runs = len(others) > OTHER_RUNS_READ_LIMIT
         self.nearby = self._nearby()
 
@@ -90,14 +93,16 @@ class ExplanationData:
         return {row.scheduled_at: row for row in rows if is_of_occurrence(row)}
 
     def _load_other_runs(self) -> list[Run]:
-        rows = self.runs.filter(
-            scheduled_at__gte=self.requested.start, scheduled_at__lt=self.requested.end
+        rows = self.scope.runs.filter(
+            job=self.job.pk,
+            scheduled_at__gte=self.requested.start,
+            scheduled_at__lt=self.requested.end,
         ).exclude(pk__in=[run.pk for run in self.runs_by_occurrence.values()])
         return list(rows.order_by("scheduled_at")[: OTHER_RUNS_READ_LIMIT + 1])
 
     def reruns_of(self, run: Run) -> list[Run]:
-        """Return the reruns of the run's original, or of the run itself, as they were created."""
-        reruns = Run.objects.using(alias_for(Run)).filter(rerun_of=run.rerun_of_id or run.pk)
+        """Return the visible reruns of the run, or of its original, as they were created."""
+        reruns = self.scope.runs.filter(rerun_of=run.rerun_of_id or run.pk)
         return list(reruns.order_by("claimed_at", "pk"))
 
     def _nearby(self) -> Nearby:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_status import running_of_job
 from django_dcron.diagnosis.long_runs import usual_duration
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
@@ -22,7 +21,7 @@ OTHER_RUNS_NAMED = 5
 
 
 def blocking_run_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
-    """Name the run because of which ``run`` was skipped or waits, if it is still running.
+    """Name the visible run because of which ``run`` was skipped or waits, if it is still running.
 
     It started first, but may be scheduled later. A run that waits for a limit, or for earlier
     backfilled runs, isn't blocked by it.
@@ -31,7 +30,7 @@ def blocking_run_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence
     if not is_waiting and run.state != State.SKIPPED:
         return
     started_before = run.finished_at or data.now
-    runs = Run.objects.using(alias_for(Run)).filter(started_at__lt=started_before)
+    runs = data.scope.runs.filter(started_at__lt=started_before)
     blocking = running_of_job(runs, data.job).order_by("started_at").first()
     if blocking is None or blocking.started_at is None:
         return

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from socket import gethostname
 from typing import Any
 
-from django.db.models import Case, Count, F, Max, Q, Sum, When, Window
+from django.db.models import Case, Count, F, Q, Sum, When, Window
 
 from django_dcron import targets
 from django_dcron.conf import settings
@@ -173,6 +173,7 @@ def _nodes_without_shards(live: list[Node]) -> list[Node]:
 # --- jobs -----------------------------------------------------------------------------------------
 
 _FAILED_LAST = Q(statistics__consecutive_failures__gt=0)
+_HAS_OUTCOME = Q(statistics__succeeded__gt=0) | Q(statistics__failed__gt=0)
 _AUTO_PAUSED = Q(enabled=False, pause_reason__startswith=AUTO_PAUSED)
 
 _JOBS_WITH: dict[Problem | None, Q] = {
@@ -207,7 +208,7 @@ def _group_jobs(jobs: JobQuerySet, lately: Q) -> list[dict[str, Any]]:
     ran = lately & (_FAILED_LAST | Q(statistics__last_state=State.SUCCEEDED))
     found: Any = jobs.values("namespace", "target", "queue").annotate(
         jobs=Count("pk"),
-        last_finished=Max("statistics__last_finished_at"),
+        with_outcome=Count("pk", filter=_HAS_OUTCOME),
         enabled_jobs=Count("pk", filter=Q(enabled=True)),
         scheduled=Count("pk", filter=Q(enabled=True, cursor__next_at__isnull=False)),
         quarantined=Count("pk", filter=IS_QUARANTINED),
@@ -231,8 +232,7 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
     }
     if facts["jobs"] and not facts["enabled_jobs"]:
         facts["user_pauses"] = find_user_pauses(jobs)
-    ends = [each["last_finished"] for each in groups if each["last_finished"]]
-    facts["last_finished"] = max(ends, default=None)
+    facts["has_outcome"] = total("with_outcome") > 0
     queues = {queue_name(each["target"], each["queue"]) for each in groups if each["scheduled"]}
     facts["job_queues"] = tuple(sorted(queues - {""}))
     shadows = [each for each in groups if is_shadow(each["target"])]

@@ -314,7 +314,7 @@ def test_health_links_to_failing_jobs(admin_client: Client, job: Job) -> None:
     now = database_now("default")
     Cursor.objects.filter(pk=job.pk).update(next_at=now + timedelta(minutes=1))
     failures = Statistics.objects.filter(pk=job.pk)
-    failures.update(consecutive_failures=1, last_finished_at=now)
+    failures.update(failed=1, consecutive_failures=1, last_finished_at=now)
 
     def listed_jobs(kind: str) -> list[int]:
         (line,) = lines(admin_client.get(section_url("health")))

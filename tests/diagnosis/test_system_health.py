@@ -432,14 +432,21 @@ def test_hourly_job_stays_healthy_while_its_next_run_executes(now: datetime) -> 
     assert problems() == {Problem.JOBS_FAILING}
 
 
-def test_summary_says_if_no_run_has_finished(job: Job, now: datetime) -> None:
+@pytest.mark.parametrize(
+    ("counted", "has_outcome"),
+    [("succeeded", True), ("failed", True), ("missed", False), ("skipped", False)],
+)
+def test_summary_says_if_no_run_has_succeeded_or_failed(
+    counted: str, has_outcome: bool, job: Job, now: datetime
+) -> None:
     make_node()
     make_idle_job(namespace="shop")
     before = read_verdict()
-    assert (before.status, before.facts.last_finished) == (SystemStatus.OK, None)
-    Statistics.objects.filter(pk=job.pk).update(last_finished_at=now - 2 * HOUR)
-    assert read_facts().last_finished == now - 2 * HOUR
-    assert str(read_verdict().summary) != str(before.summary)
+    assert (before.status, before.facts.has_outcome) == (SystemStatus.OK, False)
+    ended = {"last_finished_at": now - 2 * HOUR, counted: 1}
+    Statistics.objects.filter(pk=job.pk).update(**ended)
+    assert read_facts().has_outcome is has_outcome
+    assert (str(read_verdict().summary) != str(before.summary)) is has_outcome
     assert str(read_verdict("shop").summary) == str(before.summary)
 
 

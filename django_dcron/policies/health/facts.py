@@ -225,8 +225,8 @@ class SystemFacts:
 
     enabled_shadows: int = 0
     """Enabled jobs that are shadows, so their code isn't executed."""
-    last_finished: datetime | None = None
-    """When a job's last run finished. None: no run has finished yet."""
+    has_outcome: bool = False
+    """Whether a run of one of the jobs has succeeded or failed."""
     ran_lately: int = 0
     """Enabled jobs with a recently ended run, if their last run succeeded or they have consecutive
     failures.

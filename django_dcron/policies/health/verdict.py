@@ -68,8 +68,10 @@ class Verdict:
             return TranslatableText(_("Healthy: no jobs are enabled, so there is nothing to do."))
         if waiting := self.queue_note:
             return TranslatableText(_("Healthy so far. %(waiting)s"), waiting=waiting)
-        if self.facts.last_finished is None:
-            return TranslatableText(_("No problem found. No run has finished yet."))
+        if not self.facts.has_outcome:
+            return TranslatableText(
+                _("No problem found. No run of the current jobs has succeeded or failed yet.")
+            )
         if self.names_failed_jobs:
             return TranslatableText(
                 _(

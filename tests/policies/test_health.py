@@ -590,7 +590,9 @@ def test_remedy_without_any_worker_also_names_queues_of_the_latest_runs() -> Non
     others = {"workers": (worker("w1", "celery"),), "queues": (queue("mail"),)}
     issue = only(**others, queues_of_latest_queued=("mail", "celery"))
     assert issue.problem is P.QUEUE_UNSERVED
-    assert str(issue.remedy) == "Start a Celery worker for queue mail."
+    assert str(issue.remedy).startswith("Start a Celery worker for queue mail. ")
+    assert "replied" in str(issue.summary)
+    assert "replied" not in str(only(**others | {"workers": (), "running": 1}).summary)
 
 
 def test_remedy_for_unknown_task_is_autodiscover_tasks() -> None:
@@ -757,7 +759,9 @@ def values(text: TranslatableText) -> dict[str, str]:
     """Return the values in a text and in its parts. A counted text yields its number."""
     found: dict[str, str] = {}
     for name, value in text.values.items():
-        if isinstance(value, CountedText):
+        if name == "remedy" and isinstance(value, TranslatableText):
+            found |= values(value)
+        elif isinstance(value, CountedText):
             found[name] = str(value.values["number"])
         elif name in ("counts", *COUNTS) and isinstance(value, TranslatableText) and value.values:
             found |= values(value)

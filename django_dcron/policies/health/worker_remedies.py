@@ -98,3 +98,12 @@ def start_a_worker(
                 **values,
             )
     return TranslatableText(_("Start a worker."))
+
+
+def start_a_worker_unless_busy(facts: SystemFacts, queues: Sequence[str]) -> TranslatableText:
+    """Return the remedy for queues that no worker consumes, as far as the nodes know."""
+    remedy = start_a_worker(facts, queues)
+    if facts.workers is None:
+        return remedy
+    text = _("%(remedy)s A worker that is busy with other tasks may not reply to the nodes.")
+    return TranslatableText(text, remedy=remedy)

@@ -26,6 +26,7 @@ from django_dcron.policies.health.worker_remedies import (
     check_workers,
     raise_capacity,
     start_a_worker,
+    start_a_worker_unless_busy,
 )
 from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
@@ -97,9 +98,10 @@ def _queues_without_consumer(facts: SystemFacts) -> Iterator[Issue]:
             Problem.QUEUE_UNSERVED,
             Severity.WARNING,
             TranslatableText(
-                _("Queues of scheduled jobs without a worker: %(queues)s."), queues=named.listed
+                _("No worker that replied consumes these queues of scheduled jobs: %(queues)s."),
+                queues=named.listed,
             ),
-            start_a_worker(facts, missing),
+            start_a_worker_unless_busy(facts, missing),
             None,
             {"queues": named.number, "queued": 0},
             named,
@@ -255,16 +257,25 @@ def _queue_unserved(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
     since = _oldest(facts, queues)
     named = _queues_named(queues, facts)
     queued = sum(queue.waiting.number for queue in queues)
+    text = _(
+        "No worker starts runs from these queues: %(queues)s (%(queued)s queued, the oldest for "
+        "%(age)s)."
+    )
+    if facts.workers:
+        text = _(
+            "No worker that replied consumes these queues: %(queues)s (%(queued)s queued, the "
+            "oldest for %(age)s)."
+        )
     return Issue(
         Problem.QUEUE_UNSERVED,
         Severity.ERROR,
         TranslatableText(
-            _("Queues without a worker: %(queues)s (%(queued)s queued, the oldest for %(age)s)."),
+            text,
             queues=named.listed,
             queued=bounded_number(queued),
             age=age_text(facts.now - since),
         ),
-        start_a_worker(facts, _names(queues)),
+        start_a_worker_unless_busy(facts, _names(queues)),
         since,
         {"queues": named.number, "queued": queued},
         named,

@@ -127,7 +127,7 @@ def clean_each(jobs: Sequence[Job], using: str) -> list[Errors]:
     errors_of_jobs: list[Errors] = []
     for job, errors in converted:
         if job.enabled:
-            job.paused_until = None
+            job.pause_reason, job.paused_until = "", None
         is_loaded = "calendar" in errors or Job._meta.get_field("calendar").is_cached(job)
         if not is_loaded and job.calendar_id in calendars:
             job.calendar = calendars[job.calendar_id]

@@ -3,7 +3,9 @@
 Invariants:
 
 - All fields of the edit are reverted or none.
-- A field that was changed again after the edit isn't overwritten.
+- A field that no longer has the value of the edit isn't overwritten.
+- Whether a job is paused, why and until when, belong together: if one of them was changed after
+  the edit, none of them is overwritten. So a revert never ends a later pause.
 - A revert is an edit, with the same validation and an entry of its own. So it can be reverted, too.
 - The job is saved only in the version for which the decision was made.
 """
@@ -28,6 +30,7 @@ from django_dcron.jobs.locking import check_version
 from django_dcron.jobs.representation import JOB_FIELDS, to_json
 from django_dcron.jobs.row_arguments import require_row
 from django_dcron.jobs.saving import save_for
+from django_dcron.jobs.switching import SWITCH_FIELDS
 from django_dcron.models import AuditAction, AuditEntry, Job
 from django_dcron.utils.bounded_text import with_ellipsis
 from django_dcron.utils.json_values import same_json
@@ -75,12 +78,13 @@ def decide_revert(
     """Decide whether the edit of a job can be reverted.
 
     ``present`` has the values of the row by field. ``changed_later`` has the fields of the entries
-    after the edit. They matter for a new value that the log has shortened or masked, because the
-    present value may differ from it in the missing part.
+    after the edit. They matter for a pause, and for a new value that the log has shortened or
+    masked, because the present value may differ from it in the missing part.
     """
     values: dict[str, Any] = {}
     incomplete: list[str] = []
-    changed: list[str] = []
+    is_switch = any(change.field in SWITCH_FIELDS for change in edit.fields)
+    changed = [name for name in SWITCH_FIELDS if is_switch and name in changed_later]
     for change in edit.fields:
         field = JOB_FIELDS[change.field]
         try:
@@ -89,7 +93,9 @@ def decide_revert(
             incomplete.append(field.name)
             continue
         is_unsure = field.name in changed_later and not is_whole(field, change.new)
-        if is_unsure or not _leads_to(change, old, present[field.name]):
+        if field.name not in changed and (
+            is_unsure or not _leads_to(change, old, present[field.name])
+        ):
             changed.append(field.name)
     return RevertDecision(values, tuple(incomplete), tuple(changed))
 

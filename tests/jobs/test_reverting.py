@@ -159,6 +159,28 @@ def test_field_that_was_changed_again_is_named_with_its_author() -> None:
     assert "description" not in text
 
 
+@pytest.mark.parametrize("reason", ["", "bank migration (bob)"])
+@pytest.mark.parametrize("until", [None, datetime(2090, 1, 1, tzinfo=UTC)])
+def test_later_pause_is_not_undone(reason: str, until: datetime | None) -> None:
+    job = make_job()
+    entry = edit(job, enabled=False, pause_reason="")
+    control.resume(job)
+    with control.acting_as("bob"):
+        control.pause(job, reason, until)
+
+    error = refusal(job, entry)
+    assert error.code == "changed"
+    assert "enabled (now false, since version 4 by bob at " in str(error.params["fields"])
+
+
+def test_other_end_of_a_later_pause_prevents_the_revert() -> None:
+    job = make_job()
+    entry = edit(job, enabled=False, pause_reason="deploy")
+    control.pause(job, "deploy", datetime(2090, 1, 1, tzinfo=UTC))
+    error = refusal(job, entry)
+    assert str(error.params["fields"]).startswith("paused_until (now ")
+
+
 @pytest.mark.parametrize(
     ("values", "later"),
     [

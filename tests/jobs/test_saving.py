@@ -512,14 +512,15 @@ def test_past_or_naive_end_of_a_pause_is_refused(until: datetime, code: str) -> 
 
 
 @pytest.mark.parametrize("how", ["resume", "save"])
-def test_resuming_a_job_clears_the_end_of_its_pause(how: str) -> None:
+def test_resuming_a_job_clears_the_reason_and_the_end_of_its_pause(how: str) -> None:
     job = pausing.pause(make_job(), "deploy", FAR)
     if how == "resume":
         pausing.resume(job)
     else:
         job.enabled = True
         saving.save(job)
-    assert (job.enabled, job.paused_until, reread(job).paused_until) == (True, None, None)
+    for each in (job, reread(job)):
+        assert (each.enabled, each.pause_reason, each.paused_until) == (True, "", None)
 
 
 @pytest.mark.parametrize("how", ["auto_paused", "exhausted"])

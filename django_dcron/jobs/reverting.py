@@ -14,10 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from django.core.exceptions import ValidationError
+from django.utils import translation
+
+from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import NotPossible
+from django_dcron.exceptions import InvalidValue, NotPossible
 from django_dcron.jobs.audit.differences import (
     FieldChange,
     differences,
@@ -27,6 +32,7 @@ from django_dcron.jobs.audit.differences import (
 )
 from django_dcron.jobs.audit.entries import LoggedChange, entries_of, read_change
 from django_dcron.jobs.locking import check_version
+from django_dcron.jobs.pausing import require_future
 from django_dcron.jobs.representation import JOB_FIELDS, to_json
 from django_dcron.jobs.row_arguments import require_row
 from django_dcron.jobs.saving import save_for
@@ -55,6 +61,14 @@ class RevertDecision:
     @property
     def is_possible(self) -> bool:
         return not (self.incomplete or self.changed)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRevert:
+    row: Job
+    """The stored job with the old values, to be saved. The save may still refuse them."""
+    reason: str
+    """The reason of the audit entry."""
 
 
 def is_edit(change: LoggedChange) -> bool:
@@ -121,6 +135,15 @@ def revert(
     ``check`` is called with the reverted job before it is saved. It may raise an error, for example
     if the user may not save such a job.
     """
+    planned = plan_revert(job, entry)
+    check(planned.row)
+    save_for(planned.row, planned.reason)
+    job.refresh_from_db(using=alias_for(Job))
+    return job
+
+
+def plan_revert(job: Job, entry: AuditEntry) -> PlannedRevert:
+    """Return what ``revert`` saves. Raises its errors, except for those of the save."""
     require_row(job, Job)
     require_row(entry, AuditEntry)
     using = alias_for(Job)
@@ -137,7 +160,7 @@ def revert(
             code="not_an_edit",
         )
     row = check_version(Job.objects.using(using).filter(pk=job.pk).first(), None)
-    later = _later_changes(row, entry)
+    later = later_changes(job, entry)
     decision = decide_revert(edit, values_of(row), later)
     if decision.incomplete:
         raise _incomplete(row, edit, decision.incomplete)
@@ -145,14 +168,22 @@ def revert(
         raise _changed(row, edit, decision.changed, later)
     for name, value in decision.values.items():
         setattr(row, JOB_FIELDS[name].attname, value)
-    check(row)
+    if row.paused_until is not None and "paused_until" in decision.values:
+        _require_future_end(row.paused_until, using)
     author = stored.actor or stored.via
-    save_for(row, f"reverts version {edit.version} ({author}, {format_time_to_store(edit.at)})")
-    job.refresh_from_db(using=using)
-    return job
+    reason = f"reverts version {edit.version} ({author}, {format_time_to_store(edit.at)})"
+    return PlannedRevert(row, reason)
 
 
-def _later_changes(job: Job, entry: AuditEntry) -> dict[str, AuditEntry]:
+def _require_future_end(paused_until: datetime, using: str) -> None:
+    """Refuse the past end of a pause, as ``control.pause`` does: a node would enable the job."""
+    try:
+        require_future(paused_until, database_now(using))
+    except InvalidValue as error:
+        raise ValidationError({"paused_until": error.problem.translate(translation)}) from None
+
+
+def later_changes(job: Job, entry: AuditEntry) -> dict[str, AuditEntry]:
     """Return the last entry after ``entry`` that changed each field."""
     later = entries_of(job).filter(pk__gt=entry.pk).order_by("pk")
     return {name: each for each in later for name in each.after}

@@ -245,6 +245,18 @@ def test_old_values_are_validated() -> None:
     assert (job.target, job.description, job.version) == ("tests.app.tasks.ok", "new", 2)
 
 
+@pytest.mark.parametrize("new", [{"paused_until": None}, {"enabled": True}])
+def test_past_end_of_a_pause_is_not_restored(new: dict[str, Any]) -> None:
+    job = make_job(enabled=False, pause_reason="deploy")
+    Job.objects.filter(pk=job.pk).update(paused_until=datetime(2020, 1, 1, tzinfo=UTC))
+    job.refresh_from_db()
+    entry = edit(job, **new)
+    with pytest.raises(ValidationError) as caught:
+        control.revert(job, entry)
+    assert [*caught.value.error_dict] == ["paused_until"]
+    assert latest_entry(job) == entry
+
+
 def test_schedule_whose_last_occurrence_is_over_is_not_restored() -> None:
     job = make_job(schedule="@at 2090-01-01T09:00", timezone="UTC")
     Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T09:00")

@@ -258,6 +258,8 @@ def test_edit_is_reverted_after_a_confirmation(admin_client: Client) -> None:
     assert (created.revert_url, paused.revert_url) == ("", "")
     assert edited.revert_url == _revert_url(job, 2)
     page = admin_client.get(edited.revert_url)
+    assert page.context["refusal"] == ""
+    assert 'type="submit" value="Revert"' in page.content.decode()
     assert {(field.old, field.new) for field in page.context["fields"]} == {
         ("0 5 * * *", "30 3 * * *"),
         ("[]", '["billing"]'),
@@ -282,14 +284,36 @@ def test_refused_revert_is_a_message_and_has_no_link(admin_client: Client) -> No
     lines = _history(admin_client, job).context["lines"]
     assert [line.revert_url for line in lines] == ["", "", _revert_url(job, 3), "", ""]
     for version, part in ((2, "max_attempts (now 5"), (5, "whole old values of description")):
+        _expect_refusal(admin_client.get(_revert_url(job, version)), part)
         response = admin_client.post(_revert_url(job, version), follow=True)
         assert part in " ".join(messages(response))
     Job.objects.filter(pk=job.pk).update(target="gone.task")
     fill_in(admin_client, job_url(job), target="tests.app.tasks.ok")
+    _expect_refusal(admin_client.get(_revert_url(job, 6)), "Target: ")
     response = admin_client.post(_revert_url(job, 6), follow=True)
     assert "Target: " in " ".join(messages(response))
     job.refresh_from_db()
     assert (job.max_attempts, job.target, job.version) == (5, "tests.app.tasks.ok", 6)
+
+
+def _expect_refusal(page: Any, part: str) -> None:
+    assert part in page.context["refusal"]
+    assert escape(page.context["refusal"]) in page.content.decode()
+    assert 'type="submit" value="Revert"' not in page.content.decode()
+
+
+def test_edit_of_a_pause_has_no_link_if_the_next_page_of_the_history_has_a_later_pause(
+    admin_client: Client,
+) -> None:
+    job = make_job()
+    job.enabled = False
+    control.save(job)
+    record_changes([AuditedChange(AuditAction.CHANGE, job)] * 98, "default")
+    assert _history(admin_client, job).context["lines"][1].revert_url == _revert_url(job, 2)
+    job.refresh_from_db()
+    control.resume(job)
+    control.pause(job)
+    assert _history(admin_client, job).context["lines"][1].revert_url == ""
 
 
 def test_only_edits_that_exist_have_a_page(admin_client: Client) -> None:

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -45,7 +45,7 @@ from django_dcron.diagnosis.scope import Scope
 from django_dcron.jobs.audit.differences import FieldChange, values_of
 from django_dcron.jobs.audit.entries import LoggedChange, read_change
 from django_dcron.jobs.representation import JOB_FIELDS
-from django_dcron.jobs.reverting import decide_revert, edit_of, is_edit
+from django_dcron.jobs.reverting import decide_revert, edit_of, is_edit, plan_revert
 from django_dcron.models import AuditEntry, Job
 
 if TYPE_CHECKING:
@@ -56,14 +56,19 @@ URL_NAME = "django_dcron_job_revert"
 
 
 def with_revert_urls(
-    model_admin: JobAdmin, request: HttpRequest, job: Job, lines: Sequence[LogLine]
+    model_admin: JobAdmin,
+    request: HttpRequest,
+    job: Job,
+    lines: Sequence[LogLine],
+    changed_later: Collection[str],
 ) -> list[LogLine]:
     """Return the lines of the job's history, oldest first, with links to revert the edits.
 
-    Only edits that the user can revert now have a link.
+    An edit has a link if the user may revert it, the log has its old values, and its fields weren't
+    changed again. ``changed_later`` has the fields of the entries after the lines.
     """
     editable, present = _editable_fields(model_admin, request, job), values_of(job)
-    changed_later: set[str] = set()
+    changed_later = {*changed_later}
     linked: list[LogLine] = []
     for line in reversed(lines):
         edit, names = line.change, {each.field for each in line.change.fields}
@@ -96,21 +101,18 @@ def revert_view(
         raise PermissionDenied
     if entry is None:
         raise Http404
-    history = _url(model_admin, f"{model_admin.opts.app_label}_job_history", job.pk)
+    scope = admin_scope(request, model_admin.admin_site)
     if request.method != "POST":
-        return _page(model_admin, request, job, read_change(entry))
-    try:
-        _revert(job, entry, admin_scope(request, model_admin.admin_site))
-    except ValidationError as error:
-        model_admin.message_user(
-            request, f"“{job}”: {' '.join(labeled_errors(error))}", messages.ERROR
-        )
-    except REFUSALS as error:
-        model_admin.message_user(request, f"“{job}”: {error_text(error)}", messages.ERROR)
+        refusal = _refusal_of(partial(_check, job, entry, scope))
+        return _page(model_admin, request, job, read_change(entry), refusal)
+    if refusal := _refusal_of(partial(_revert, job, entry, scope)):
+        model_admin.message_user(request, f"“{job}”: {refusal}", messages.ERROR)
     else:
         text = _("Reverted the edit that made version %(version)s") % {"version": version}
         model_admin.message_user(request, f"“{job}”: {text}", messages.SUCCESS)
-    return HttpResponseRedirect(history)
+    return HttpResponseRedirect(
+        _url(model_admin, f"{model_admin.opts.app_label}_job_history", job.pk)
+    )
 
 
 def _editable_fields(model_admin: JobAdmin, request: HttpRequest, job: Job) -> set[str]:
@@ -120,6 +122,24 @@ def _editable_fields(model_admin: JobAdmin, request: HttpRequest, job: Job) -> s
     if not model_admin.has_change_permission(request, job):
         return set()
     return {*model_admin.get_form(request, job, change=True).base_fields}
+
+
+def _refusal_of(attempt: Callable[[], object]) -> str:
+    """Return the error of ``attempt``, or an empty text."""
+    try:
+        attempt()
+    except ValidationError as error:
+        return " ".join(labeled_errors(error))
+    except REFUSALS as error:
+        return error_text(error)
+    return ""
+
+
+def _check(job: Job, entry: AuditEntry, scope: Scope) -> None:
+    """Raise the error that ``_revert`` would probably raise. Nothing is changed."""
+    row = plan_revert(job, entry).row
+    require_visible_references(row, before=job, scope=scope)
+    row.full_clean()
 
 
 def _revert(job: Job, entry: AuditEntry, scope: Scope) -> None:
@@ -143,7 +163,7 @@ def labeled_errors(error: ValidationError) -> Iterator[str]:
 
 
 def _page(
-    model_admin: JobAdmin, request: HttpRequest, job: Job, edit: LoggedChange
+    model_admin: JobAdmin, request: HttpRequest, job: Job, edit: LoggedChange, refusal: str
 ) -> HttpResponse:
     fields = [FieldChange(each.field, each.new, each.old) for each in edit.fields]
     context = {
@@ -155,6 +175,7 @@ def _page(
         "original": job,
         "back": change_url(job, model_admin.admin_site),
         "edit": edit,
+        "refusal": refusal,
         "fields": [shown_change(Job, each) for each in fields],
         "media": model_admin.media,
     }

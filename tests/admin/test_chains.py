@@ -89,7 +89,8 @@ def test_invalid_link_shows_error_on_after_field(
     ("typed", "stored"),
     [
         ("first: ended", {"first": "ended"}),
-        (" first:failed\r\n\r\n", {"first": "failed"}),
+        (" first:  failed\r\n\r\n", {"first": "failed"}),
+        ("first:failed: succeeded", {"first:failed": "succeeded"}),
         ("first\r\nsecond: failed", {"first": "succeeded", "second": "failed"}),
         ('{"first": "ended"}', {"first": "ended"}),
         ("default/a:b", {"default/a:b": "succeeded"}),
@@ -100,6 +101,7 @@ def test_predecessors_are_entered_as_lines_or_json_and_shown_as_lines(
     admin_client: Client, second_job: Job, typed: str, stored: dict[str, str]
 ) -> None:
     make_job(name="a:b")
+    make_job(name="first:failed")
     third = make_job(name="third")
     assert fill_in(admin_client, job_url(third), after=typed).status_code == 302
     third.refresh_from_db()
@@ -112,11 +114,14 @@ def test_predecessors_are_entered_as_lines_or_json_and_shown_as_lines(
 
 
 def test_each_invalid_line_is_named(admin_client: Client, second_job: Job) -> None:
-    after = "first: ended\nsecond: finished\nfirst"
-    outcome, twice = errors(fill_in(admin_client, job_url(second_job), after=after))["after"]
+    after = "first: ended\nsecond: finished\nfirst\nfirst:failed"
+    found = errors(fill_in(admin_client, job_url(second_job), after=after))["after"]
+    outcome, twice, unclear = found
     assert outcome.startswith("Line 2: 'finished'")
     assert "succeeded, failed, ended" in outcome
     assert twice.startswith("Line 3: first")
+    assert "“first: failed”" in unclear
+    assert "“first:failed: succeeded”" in unclear
 
 
 def test_form_without_the_field_after_shows_its_error(

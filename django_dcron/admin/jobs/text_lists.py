@@ -22,6 +22,8 @@ from django_dcron.policies.chains import ChainCondition
 ERRORS_REPORTED = 5
 """A refused save reports at most this many invalid lines."""
 _JSON_BEGINS = ("{", "[", '"')
+_UNCLEAR = re.compile(rf"(\S+):({'|'.join(ChainCondition)})")
+"""A line that may be the name of a job, or a job and its outcome without a space."""
 
 
 class TextOrJsonFormField(JsonFormField):
@@ -68,7 +70,8 @@ class PredecessorsFormField(TextOrJsonFormField):
     """Lines with a job and an outcome, such as ``import-orders: failed``.
 
     A line without an outcome means ``succeeded``. The name of a job may contain a colon, but no
-    space.
+    space. So a line such as ``etl:failed`` is refused: it may name the job ``etl`` or
+    ``etl:failed``.
     """
 
     def read_text(self, text: str) -> dict[str, str]:
@@ -78,7 +81,17 @@ class PredecessorsFormField(TextOrJsonFormField):
             if not line.strip():
                 continue
             job, outcome = _split_line(line.strip())
-            if outcome not in list(ChainCondition):
+            if unclear := _UNCLEAR.fullmatch(line.strip()):
+                message = _(
+                    "Line %(line)d: %(value)s isn't clear. Write “%(outcome)s” for the outcome, or "
+                    "“%(job)s” for the job of this name."
+                )
+                params = {
+                    "value": unclear[0],
+                    "outcome": f"{unclear[1]}: {unclear[2]}",
+                    "job": f"{job}: {outcome}",
+                }
+            elif outcome not in list(ChainCondition):
                 message = _(
                     "Line %(line)d: %(value)s isn't an outcome. Use one of: %(allowed)s. Example: "
                     "import-orders: succeeded."
@@ -102,6 +115,6 @@ class PredecessorsFormField(TextOrJsonFormField):
 def _split_line(line: str) -> tuple[str, str]:
     """Return the job and the outcome of a line."""
     job, _colon, outcome = line.rpartition(":")
-    if job and (outcome[:1].isspace() or outcome in list(ChainCondition)):
+    if job and outcome[:1].isspace():
         return job.strip(), outcome.strip()
     return line, ChainCondition.SUCCEEDED.value

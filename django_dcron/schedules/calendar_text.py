@@ -108,19 +108,28 @@ class CalendarEntry:
 
 def parse_entries(text: str, holidays_in: HolidaysIn) -> Iterator[CalendarEntry]:
     """Yield the entries of calendar text. Raises ``InvalidCalendar``."""
-    if len(text) > MAX_LENGTH:
-        raise InvalidCalendar(TOO_LONG, count=len(text), most=MAX_LENGTH, code="too_long")
+    _require_length(text)
     for line, value, comment in _entries(text):
         yield _parse_entry(line, value, comment, holidays_in)
 
 
 def find_invalid_entries(text: str, holidays_in: HolidaysIn) -> Iterator[InvalidCalendar]:
-    """Yield the error of each invalid entry of calendar text."""
+    """Yield the error of each invalid entry of calendar text. Text that is too long isn't read."""
+    try:
+        _require_length(text)
+    except InvalidCalendar as error:
+        yield error
+        return
     for line, value, comment in _entries(text):
         try:
             _parse_entry(line, value, comment, holidays_in)
         except InvalidCalendar as error:
             yield error
+
+
+def _require_length(text: str) -> None:
+    if len(text) > MAX_LENGTH:
+        raise InvalidCalendar(TOO_LONG, count=len(text), most=MAX_LENGTH, code="too_long")
 
 
 def _parse_entry(line: int, value: str, comment: str, holidays_in: HolidaysIn) -> CalendarEntry:

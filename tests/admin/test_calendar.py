@@ -19,6 +19,7 @@ from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs import placement
 from django_dcron.models import Calendar, Cursor, Job
 from django_dcron.testing import set_clock
+from django_dcron.utils.messages import TOO_LONG
 from tests.admin.conftest import (
     StaffWith,
     add_url,
@@ -137,6 +138,11 @@ def test_invalid_lines_show_errors_on_dates_field(admin_client: Client) -> None:
 def test_number_of_reported_lines_is_limited(admin_client: Client) -> None:
     response = fill_in(admin_client, reverse(ADD), name="closed", dates="XMAS\n" * 50)
     assert len(errors(response)["dates"]) == 5
+
+
+def test_entries_of_text_that_is_too_long_are_not_read(admin_client: Client) -> None:
+    response = fill_in(admin_client, reverse(ADD), name="closed", dates="XMAS\n" * 2001)
+    assert errors(response)["dates"] == [TOO_LONG % {"count": 10_004, "most": 10_000}]
 
 
 @pytest.mark.parametrize("is_installed", [True, False])

@@ -44,7 +44,9 @@ def test_job_action_shows_confirmation_without_changes(admin_client: Client, act
     page = _ask(admin_client, action, make_job(), paused)
 
     assert page.status_code == 200
-    assert str(page.context["action"].explanation) in page.content.decode()
+    explanation = str(page.context["action"].explanation)
+    assert explanation
+    assert explanation in page.content.decode()
     assert (
         Job.objects.filter(enabled=True).count(),
         Run.objects.count(),
@@ -241,6 +243,7 @@ def test_confirmation_says_if_all_that_match_are_omitted(admin_client: Client) -
     assert [empty in page.content.decode() for page in pages] == [False, True]
     assert 'type="submit" class="default"' not in pages[1].content.decode()
     how_to_cancel_it = str(escape(pages[1].context["action"].explanation))
+    assert how_to_cancel_it
     assert how_to_cancel_it in pages[1].content.decode()
 
 

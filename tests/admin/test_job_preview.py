@@ -581,6 +581,14 @@ def test_unknown_exception_is_noted_without_importing_it(admin_client: Client) -
     assert errors(post_preview(admin_client, **SIMPLE | fields)) == {}
 
 
+def test_other_name_of_an_exception_class_never_matches(admin_client: Client) -> None:
+    listed = '["IOError", "builtins.ValueError", "django.http.Http404", "socket.timeout"]'
+    _only, *noted = exception_texts(admin_client, retry_on=listed)
+    real = ["OSError", "ValueError", "django.http.response.Http404", "TimeoutError"]
+    assert [name in text for name, text in zip(map(repr, real), noted, strict=True)] == [True] * 4
+    assert "workers" not in " ".join(noted)
+
+
 def test_retries_are_described_and_drawn(admin_client: Client) -> None:
     response = post_preview(
         admin_client, **SIMPLE, max_attempts="5", retry_backoff="10s", retry_jitter="0.1"

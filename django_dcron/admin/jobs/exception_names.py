@@ -3,10 +3,13 @@
 Invariants:
 
 - Nothing is imported, because users enter the names. Only the loaded exception classes are known.
+- A policy compares the names of classes. So ``IOError``, another name of ``OSError``, never
+  matches.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 
 from django.utils import translation
@@ -34,6 +37,10 @@ def _unknown_names(names: Iterable[str]) -> Iterator[str]:
     for name in dict.fromkeys(names):
         if name in known:
             continue
+        if real := _name_of_class(name):
+            text = _("%(name)s never matches, because the class is named %(real)s. Use that name.")
+            yield text % {"name": repr(name), "real": repr(real)}
+            continue
         text = _("This process knows no exception named %(name)s, but the workers may know it.")
         near = nearest(name, {each for each in known if ("." in each) == ("." in name)})
         if near:
@@ -44,6 +51,15 @@ def _unknown_names(names: Iterable[str]) -> Iterator[str]:
         if isinstance(near, TranslatableText):
             near = near.translate(translation)
         yield text % {"name": repr(name), "near": near}
+
+
+def _name_of_class(name: str) -> str:
+    """Return the name of the exception class that ``name`` refers to in code, or an empty text."""
+    module, _dot, attribute = name.rpartition(".")
+    found = getattr(sys.modules.get(module or "builtins"), "__dict__", {}).get(attribute)
+    if isinstance(found, type) and issubclass(found, BaseException):
+        return exception_name(found)
+    return ""
 
 
 def loaded_exceptions() -> set[str]:

@@ -33,6 +33,7 @@ from django_dcron import targets
 from django_dcron.db.updates import same_value, update_each
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import chains, placement
+from django_dcron.jobs.audit.entries import FOLLOWED_RENAMED
 from django_dcron.jobs.audit.recording import record_saves
 from django_dcron.jobs.batch_reading import (
     Errors,
@@ -276,16 +277,21 @@ class _Batch:
             if each.follows is not None
         }
         chains.write_links(changed, self.using)
-        saves: list[tuple[Job, Job | None]] = [(each.job, each.before) for each in self.accepted]
+        relinked: list[tuple[Job, Job]] = []
         for each in self.accepted:
             if each.before is not None and self._renames(each.job):
                 old = (each.before.namespace, each.before.name)
                 new = label_of(each.job.namespace, each.job.name)
-                saves += chains.rename_in_links(each.job.pk, old, new, self.using)
+                relinked += chains.rename_in_links(each.job.pk, old, new, self.using)
         placement.write_placements(
             [each.placed for each in self.accepted], self.stored.now, self.using
         )
-        record_saves(saves, self.using, {each.job.pk: each.reason for each in self.accepted})
+        record_saves(
+            [(each.job, each.before) for each in self.accepted],
+            self.using,
+            {each.job.pk: each.reason for each in self.accepted},
+        )
+        record_saves(relinked, self.using, {job.pk: FOLLOWED_RENAMED for job, _before in relinked})
         store_definitions(
             [
                 each.job

@@ -31,6 +31,7 @@ from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.jobs import chains
+from django_dcron.jobs.audit.entries import FOLLOWED_DELETED
 from django_dcron.jobs.audit.recording import record_deletion, record_saves
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.locking import lock_cursors, lock_jobs, lock_version_for_deletion
@@ -96,7 +97,8 @@ def _delete(job: Job, expected_version: int | None, using: str, *, erase: bool) 
         if chains.is_linked(row, using):
             # Nodes disable a follower that was linked meanwhile: its cursor isn't locked here.
             followers = [key for key in chains.followers(row, using) if key in locked]
-            record_saves(chains.delete_links(row, using), using)
+            unlinked = chains.delete_links(row, using)
+            record_saves(unlinked, using, {job.pk: FOLLOWED_DELETED for job, _before in unlinked})
             _disable_exhausted_followers(followers, using)
         Cursor.objects.using(using).filter(pk=row.pk).delete()
         if row.import_key is not None:

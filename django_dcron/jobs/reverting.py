@@ -30,14 +30,20 @@ from django_dcron.jobs.audit.differences import (
     values_of,
     whole_value,
 )
-from django_dcron.jobs.audit.entries import LoggedChange, entries_of, read_change
+from django_dcron.jobs.audit.entries import (
+    AUTOMATIC_CHANGES,
+    LoggedChange,
+    entries_of,
+    read_change,
+)
 from django_dcron.jobs.locking import check_version
 from django_dcron.jobs.pausing import require_future
 from django_dcron.jobs.representation import JOB_FIELDS, to_json
 from django_dcron.jobs.row_arguments import require_row
 from django_dcron.jobs.saving import save_for
 from django_dcron.jobs.switching import SWITCH_FIELDS
-from django_dcron.models import AuditAction, AuditEntry, Job
+from django_dcron.models import AuditAction, AuditEntry, Job, Via
+from django_dcron.models.audit_entry import AuditEntryQuerySet
 from django_dcron.utils.bounded_text import with_ellipsis
 from django_dcron.utils.json_values import same_json
 from django_dcron.utils.messages import TranslatableText, all_of
@@ -78,12 +84,27 @@ def is_edit(change: LoggedChange) -> bool:
     return change.action is AuditAction.CHANGE and bool(fields) and is_settable
 
 
-def edit_of(job: Job, version: int | None = None) -> AuditEntry | None:
-    """Return the entry of the job's latest edit, or of the edit that made this version."""
-    edits = entries_of(job).filter(action=AuditAction.CHANGE)
-    if version is not None:
-        edits = edits.filter(version=version)
-    return edits.order_by("pk").last()
+def edit_of(job: Job, version: int) -> AuditEntry | None:
+    """Return the entry of the change that made this version of the job."""
+    return _changes_of(job).filter(version=version).last()
+
+
+def latest_edit_of(job: Job, *, or_automatic: bool = False) -> AuditEntry | None:
+    """Return the entry of the latest edit that a person or the project's code made.
+
+    ``or_automatic``: also consider the changes of fields by the scheduler, by syncs, imports and
+    handovers, and by the new name or the deletion of a job that the job follows.
+    """
+    changes = _changes_of(job)
+    if not or_automatic:
+        changes = changes.exclude(via=Via.SCHEDULER).exclude(reason__in=AUTOMATIC_CHANGES)
+    latest_first = changes.reverse().iterator()
+    return next((each for each in latest_first if is_edit(read_change(each))), None)
+
+
+def _changes_of(job: Job) -> AuditEntryQuerySet:
+    """Return the entries of changes of the job, oldest first."""
+    return entries_of(job).filter(action=AuditAction.CHANGE).order_by("pk")
 
 
 def decide_revert(
@@ -150,15 +171,7 @@ def plan_revert(job: Job, entry: AuditEntry) -> PlannedRevert:
     stored = entries_of(job).filter(pk=entry.pk).first()
     edit = read_change(stored) if stored is not None else None
     if stored is None or edit is None or not is_edit(edit):
-        raise NotPossible(
-            _(
-                "“%(entry)s” isn't an edit of %(job)s. Only an edit of fields can be reverted. To "
-                "end a pause, resume the job."
-            ),
-            entry=str(entry),
-            job=str(job),
-            code="not_an_edit",
-        )
+        raise _not_an_edit(job, entry)
     row = check_version(Job.objects.using(using).filter(pk=job.pk).first(), None)
     later = later_changes(job, entry)
     decision = decide_revert(edit, values_of(row), later)
@@ -187,6 +200,16 @@ def later_changes(job: Job, entry: AuditEntry) -> dict[str, AuditEntry]:
     """Return the last entry after ``entry`` that changed each field."""
     later = entries_of(job).filter(pk__gt=entry.pk).order_by("pk")
     return {name: each for each in later for name in each.after}
+
+
+def _not_an_edit(job: Job, entry: AuditEntry) -> NotPossible:
+    text = _("“%(entry)s” isn't an edit of %(job)s. Only an edit of fields can be reverted.")
+    if entry.action == AuditAction.PAUSE:
+        text = _(
+            "“%(entry)s” isn't an edit of %(job)s. Only an edit of fields can be reverted. To "
+            "end a pause, resume the job."
+        )
+    return NotPossible(text, entry=str(entry), job=str(job), code="not_an_edit")
 
 
 def _incomplete(job: Job, edit: LoggedChange, names: Sequence[str]) -> NotPossible:

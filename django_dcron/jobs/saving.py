@@ -24,6 +24,7 @@ from django.db import IntegrityError, transaction
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import BulkSaveError
+from django_dcron.jobs.audit.entries import IMPORTED
 from django_dcron.jobs.batch import OriginalState, restore_originals, save_batch
 from django_dcron.jobs.batch_reading import JobToSave, Origin, keys_of
 from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batches
@@ -94,6 +95,18 @@ def save_many(
     return _save_changes(changes, on_progress or (lambda done: None), keep_going=keep_going)
 
 
+def save_many_for(
+    jobs: Iterable[Job],
+    reason: str,
+    *,
+    keep_going: bool = False,
+    on_progress: OnProgress | None = None,
+) -> dict[int, Exception]:
+    """Save jobs as ``save_many`` does. Their audit entries have the reason."""
+    changes = [JobToSave(job, reason=reason) for job in jobs]
+    return _save_changes(changes, on_progress or (lambda done: None), keep_going=keep_going)
+
+
 def save_imported(
     jobs: Iterable[tuple[Job, Origin | None]], *, keep_going: bool = False
 ) -> dict[int, Exception]:
@@ -101,7 +114,7 @@ def save_imported(
 
     If another import has changed the origin meanwhile, the job is refused with ``Conflict``.
     """
-    changes = [JobToSave(job, expected_origin=replaced) for job, replaced in jobs]
+    changes = [JobToSave(job, expected_origin=replaced, reason=IMPORTED) for job, replaced in jobs]
     return _save_changes(changes, lambda done: None, keep_going=keep_going)
 
 

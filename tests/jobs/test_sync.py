@@ -807,11 +807,14 @@ def test_job_created_by_a_user_between_plan_and_apply_is_a_conflict() -> None:
 def test_repeated_conflict_is_reported_as_invalid(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fail(job: Job) -> Job:
+    def fail(job: Job, reason: str) -> Job:
         raise error
 
-    monkeypatch.setattr(writing.saving, "save", fail)
-    monkeypatch.setattr(writing.saving, "save_many", lambda jobs, **options: {0: error})
+    def refuse(jobs: object, reason: str, **options: Any) -> dict[int, Exception]:
+        return {0: error}
+
+    monkeypatch.setattr(writing.saving, "save_for", fail)
+    monkeypatch.setattr(writing.saving, "save_many_for", refuse)
     with code():
         (change,) = sync.apply(sync.plan())
     assert change.kind is ChangeKind.INVALID

@@ -3,8 +3,11 @@
 import pytest
 
 from django_dcron import control
+from django_dcron.jobs.audit.actor import Actor, acting
+from django_dcron.jobs.audit.entries import SYNCED
+from django_dcron.jobs.saving import save_for
 from django_dcron.management.dcron.exits import NEGATIVE, USAGE_ERROR
-from django_dcron.models import AuditEntry, Cursor, Job
+from django_dcron.models import AuditEntry, Cursor, Job, Via
 from tests.factories import forget_entries, make_idle_job, make_run
 from tests.management.calling import call
 
@@ -26,14 +29,55 @@ def test_latest_edit_is_reverted(job: Job) -> None:
 
     result = call("revert", "shop/report")
 
-    assert (result.code, result.out) == (0, "shop/report: max_attempts: 4 -> 1\n")
+    assert result.code == 0
+    named, changed = result.out.splitlines()
+    assert named.startswith("shop/report: undoes the edit that made version 3 (A program, ")
+    assert changed == "shop/report: max_attempts: 4 -> 1"
     job.refresh_from_db()
     assert (job.max_attempts, job.schedule, job.enabled) == (1, "0 5 1 1 *", False)
 
 
+def test_automatic_changes_are_passed_over(job: Job) -> None:
+    """The rename of a predecessor, a sync, a change by the scheduler and one without fields."""
+    first = make_idle_job(name="first")
+    job.after = {"first": "ended"}
+    control.save(job)
+    first.name = "renamed"
+    control.save(first)
+    job.refresh_from_db()
+    job.queue = "slow"
+    save_for(job, SYNCED)
+    job.description = "new"
+    with acting(lambda: Actor(via=Via.SCHEDULER)):
+        control.save(job)
+    job.declared = {"schedule": "@daily"}
+    control.save(job)
+
+    result = call("revert", "shop/report")
+    assert result.code == NEGATIVE
+    assert "version 4 of shop/report" in result.err
+    assert "after (now " in result.err
+    assert "version 5 by A program" not in result.err
+    assert call("revert", "shop/report", "--version", "7").code == 0
+    assert call("revert", "shop/report", "--version", "8").code == NEGATIVE
+    job.refresh_from_db()
+    assert (job.description, job.queue) == ("", "slow")
+
+
+def test_job_that_only_a_sync_has_changed() -> None:
+    job = make_idle_job(name="report")
+    job.queue = "slow"
+    save_for(job, SYNCED)
+    result = call("revert", "report")
+    assert result.code == USAGE_ERROR
+    assert SYNCED in result.err
+    assert "dcron revert report --version 2" in result.err
+    assert call("revert", "report", "--version", "2").code == 0
+
+
 def test_second_revert_reverts_the_first(job: Job) -> None:
     call("revert", "shop/report")
-    assert call("revert", "shop/report").out == "shop/report: max_attempts: 1 -> 4\n"
+    assert "\nshop/report: max_attempts: 1 -> 4\n" in call("revert", "shop/report").out
     assert call("revert", "shop/report", "--version", "3").code == 0
     assert call("revert", "shop/report", "--version", "3").code == NEGATIVE
 
@@ -41,8 +85,9 @@ def test_second_revert_reverts_the_first(job: Job) -> None:
 def test_edit_of_a_version_is_reverted(job: Job) -> None:
     next_at = Cursor.objects.get().next_at
     lines = call("revert", "shop/report", "--version", "2").out.splitlines()
-    assert lines[0] == "shop/report: schedule: 0 5 1 1 * -> 0 0 1 1 *"
-    assert "next occurrence" in lines[1]
+    assert "version 2 (" in lines[0]
+    assert lines[1] == "shop/report: schedule: 0 5 1 1 * -> 0 0 1 1 *"
+    assert "next occurrence" in lines[2]
     job.refresh_from_db()
     assert (job.max_attempts, job.schedule) == (4, "0 0 1 1 *")
     assert Cursor.objects.get().next_at != next_at

@@ -27,6 +27,12 @@ from django_dcron.utils.time_parsing import parse_datetime
 
 READ = 500
 """The maximum number of entries to read, the latest ones."""
+SYNCED = "as declared in code"
+IMPORTED = "as in the imported source"
+FOLLOWED_RENAMED = "a job that it follows was renamed"
+FOLLOWED_DELETED = "a job that it follows was deleted"
+AUTOMATIC_CHANGES = (SYNCED, IMPORTED, FOLLOWED_RENAMED, FOLLOWED_DELETED)
+"""The reasons of changes that nobody made as an edit of the job."""
 ABOUT_NEW_RUNS = (AuditAction.BACKFILL, AuditAction.RERUN)
 """The actions of a job's entries that create runs and don't change the job."""
 

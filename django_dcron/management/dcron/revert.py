@@ -14,13 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_dcron import control
 from django_dcron.exceptions import Conflict, NotPossible
+from django_dcron.jobs.audit.entries import actor_text
 from django_dcron.jobs.representation import JOB_FIELDS, portable_document
 from django_dcron.jobs.restoring import deleted_row_of
-from django_dcron.jobs.reverting import edit_of
+from django_dcron.jobs.reverting import edit_of, latest_edit_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.job_edit import (
     changed_values,
@@ -37,11 +38,11 @@ from django_dcron.utils.control_characters import escape_line_breaks
 
 HELP = (
     "Undo an edit of a job: set the fields that the edit changed back to their old values in the "
-    "audit log. By default, undoes the latest edit. A revert is an edit, too, so a second one "
-    "undoes the first. All fields are reverted or none. If the job was deleted, creates it again, "
-    "without its history. Exit codes: 1 if the edit or deletion can't be undone, because a field "
-    "was changed again, for example; 2 if there is no such job, edit or deletion. Then nothing was "
-    "changed."
+    "audit log. By default, undoes the latest edit by a person or by your code. A revert is an "
+    "edit, too, so a second one undoes the first. All fields are reverted or none. If the job was "
+    "deleted, creates it again, without its history. Exit codes: 1 if the edit or deletion can't "
+    "be undone, because a field was changed again, for example; 2 if there is no such job, edit or "
+    "deletion. Then nothing was changed."
 )
 EXAMPLES = """
 revert nightly-report --dry-run
@@ -72,18 +73,44 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     if isinstance(found, AuditEntry):
         _undo_deletion(output, found, is_dry=is_dry)
         return
-    job, entry = found, _find_edit(found, version)
-    perform_edit(output, job, lambda: _undo(lambda: control.revert(job, entry)), is_dry=is_dry)
+    job, label = found, str(found)
+    entry = _latest_edit(job) if version is None else _edit_of(job, version)
+
+    def revert() -> None:
+        _undo(lambda: control.revert(job, entry))
+        if not output.is_json:
+            output.line(f"{label}: undoes the edit that made {_version_text(entry)}")
+
+    perform_edit(output, job, revert, is_dry=is_dry)
 
 
-def _find_edit(job: Job, version: int | None) -> AuditEntry:
+def _edit_of(job: Job, version: int) -> AuditEntry:
     if (entry := edit_of(job, version)) is None:
-        what = "no edit" if version is None else f"no edit that made version {version}"
-        raise usage_error(
-            f"The audit log has {what} of {job}. To list the edits: manage.py dcron audit "
-            f"{shlex.quote(str(job))} --action change"
-        )
+        raise _no_edit(job, f"no edit that made version {version}")
     return entry
+
+
+def _latest_edit(job: Job) -> AuditEntry:
+    if (entry := latest_edit_of(job)) is not None:
+        return entry
+    if (latest := latest_edit_of(job, or_automatic=True)) is None:
+        raise _no_edit(job, "no edit")
+    reason = f": {latest.reason}" if latest.reason else ""
+    raise usage_error(
+        f"Nobody has edited {job}. Its latest change made {_version_text(latest)}{reason}. To "
+        f"revert it: manage.py dcron revert {shlex.quote(str(job))} --version {latest.version}"
+    )
+
+
+def _no_edit(job: Job, what: str) -> CommandError:
+    return usage_error(
+        f"The audit log has {what} of {job}. To list the edits: manage.py dcron audit "
+        f"{shlex.quote(str(job))} --action change"
+    )
+
+
+def _version_text(entry: AuditEntry) -> str:
+    return f"version {entry.version} ({actor_text(entry)}, {time_text(entry.at)})"
 
 
 def _undo_deletion(output: Output, entry: AuditEntry, *, is_dry: bool) -> None:

@@ -29,6 +29,12 @@ IF_MATCH = OpenApiParameter(
     required=True,
     description='The ETag of the version that was read, such as "3". `*` matches any version.',
 )
+OPTIONAL_IF_MATCH = OpenApiParameter(
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    description="If sent, the ETag of the version that was read. `*` matches any version.",
+)
 ETAG = OpenApiParameter(
     "ETag",
     str,
@@ -37,8 +43,8 @@ ETAG = OpenApiParameter(
     required=True,
     description="The version of the row.",
 )
-ERROR_RESPONSES = {
-    412: "The row has another version. Nothing was saved.",
+VERSION_MISMATCH = {412: "The row has another version. Nothing was saved."}
+ERROR_RESPONSES = VERSION_MISMATCH | {
     428: "The If-Match header is missing.",
 }
 
@@ -63,6 +69,12 @@ def check_match(request: Request, row: Job | Calendar | Limit) -> None:
             "Read it again and retry."
         )
         raise PreconditionFailed(message % {"job": row, "etag": etag(row), "sent": header})
+
+
+def check_match_if_sent(request: Request, row: Job | Calendar | Limit) -> None:
+    """Raise an API exception if ``If-Match`` was sent and isn't the version of ``row``."""
+    if "If-Match" in request.headers:
+        check_match(request, row)
 
 
 @contextmanager

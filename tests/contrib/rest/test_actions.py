@@ -21,6 +21,7 @@ from django_dcron.db.now import database_now
 from django_dcron.jobs import manual_runs
 from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.cursors import disable_exhausted
+from django_dcron.jobs.reverting import edit_of
 from django_dcron.models import AuditEntry, Cursor, Job, Run
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import entries_by_users, make_idle_job, make_job, make_run
@@ -57,6 +58,33 @@ def test_edit_is_reverted(api: Api) -> None:
     assert (entry.actor, entry.via, entry.action) == ("admin", "rest", "change")
     assert entry.reason.startswith("reverts version 3 (")
     assert api.post(f"jobs/{job.pk}/revert/", {"version": 2}).json()["max_attempts"] == 1
+
+
+@pytest.mark.parametrize(("tag", "status"), [('"1"', 412), ("2", 400), ('"2"', 200), ("*", 200)])
+def test_revert_evaluates_if_match_if_it_is_sent(api: Api, tag: str, status: int) -> None:
+    job = make_idle_job()
+    job.max_attempts = 4
+    control.save(job)
+    response = api.post(f"jobs/{job.pk}/revert/", {"version": 2}, if_match=tag)
+    assert response.status_code == status
+    job.refresh_from_db()
+    assert job.max_attempts == (1 if status == 200 else 4)
+
+
+def test_revert_with_if_match_does_not_follow_a_concurrent_change(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_idle_job()
+    job.max_attempts = 4
+    control.save(job)
+
+    def edit_of_changed_job(found: Job, version: int) -> AuditEntry | None:
+        Job.objects.filter(pk=job.pk).update(description="other", version=3)
+        return edit_of(found, version)
+
+    monkeypatch.setattr(viewset, "edit_of", edit_of_changed_job)
+    problem(api.post(f"jobs/{job.pk}/revert/", {"version": 2}, if_match='"2"'), 412)
+    assert Job.objects.values_list("max_attempts", "version").get() == (4, 3)
 
 
 @pytest.mark.parametrize("body", [{}, {"version": 1}, {"version": 9}, {"version": 2**31}])

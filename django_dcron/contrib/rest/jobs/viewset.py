@@ -1,14 +1,13 @@
 """The endpoints of jobs.
 
 Each change of a definition requires its current version. As an exception, the revert of an edit
-requires that the fields still have the values of the edit.
+requires that the fields still have the values of the edit. It accepts the version, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from copy import copy
-from functools import partial
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -24,7 +23,9 @@ from django_dcron.contrib.rest.base_serializers import EmptySerializer, StrictSe
 from django_dcron.contrib.rest.concurrency import (
     ETAG,
     IF_MATCH,
+    OPTIONAL_IF_MATCH,
     check_match,
+    check_match_if_sent,
     conflict_as_precondition_failed,
     etag,
 )
@@ -174,19 +175,26 @@ class JobViewSet(BulkJobViewSet):
         {200: JobSerializer()},
         permissions=("change_job",),
         body=RevertSerializer(),
-        headers=(ETAG,),
-        error_responses={
+        headers=(ETAG, OPTIONAL_IF_MATCH),
+        error_responses=concurrency.VERSION_MISMATCH
+        | {
             409: "A field was changed again, the audit log doesn't have its whole old value, or "
             "the job was changed at the same time."
         },
     )
     def revert(self, request: Request, job_id: str) -> Response:
         job = self._job(job_id)
+        check_match_if_sent(request, job)
         version = self.validate(RevertSerializer, request.data)["version"]
         if (entry := edit_of(job, version)) is None:
             text = _("The audit log has no edit that made version %(version)s.")
             raise ValidationError({"version": [text % {"version": version}]})
-        check = partial(require_visible_references, before=copy(job), scope=self.scope)
+        before = copy(job)
+
+        def check(reverted: Job) -> None:
+            check_match_if_sent(request, reverted)  # it may have changed since the first check
+            require_visible_references(reverted, before, self.scope)
+
         with require_visible_after(job, self.scope):
             control.revert(job, entry, check=check)
         return _response(job)

@@ -133,7 +133,8 @@ def _alert_problems(job: Any) -> Iterator[CheckMessage]:
         read_rules(job.alerts, settings.ALERT_CHANNELS, of_job=True)
     except InvalidRule as error:
         yield Warning(
-            f"Job {job} has invalid alert rules, so the rules in DCRON_ALERTS apply to it: {error}",
-            hint="Correct the job's alerts, or define the channel in DCRON_ALERT_CHANNELS.",
+            f"Job {job} has invalid alert rules: {error}",
+            hint="Correct the job's alerts, or define the channel in DCRON_ALERT_CHANNELS. Until "
+            "then, rules in DCRON_ALERTS may apply to the job.",
             id="django_dcron.W009",
         )

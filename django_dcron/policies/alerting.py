@@ -86,8 +86,10 @@ def rule_kinds(*, of_job: bool) -> tuple[str, ...]:
     return tuple(kind.value for kind in AlertKind if not (of_job and kind in CLUSTER_KINDS))
 
 
-def read_rules(value: Any, channels: Collection[str], *, of_job: bool) -> tuple[Rule, ...]:
+def read_rules(value: Any, channels: Collection[str] | None, *, of_job: bool) -> tuple[Rule, ...]:
     """Parse a JSON list of rules. With ``of_job``, rules about the cluster are refused.
+
+    ``channels``: the names that rules may contain. None allows every name.
 
     Raises ``InvalidRule``.
     """
@@ -102,7 +104,7 @@ def read_rules(value: Any, channels: Collection[str], *, of_job: bool) -> tuple[
     )
 
 
-def _read_rule(number: int, rule: Any, channels: Collection[str], of_job: bool) -> Rule:
+def _read_rule(number: int, rule: Any, channels: Collection[str] | None, of_job: bool) -> Rule:
     if not isinstance(rule, Mapping):
         raise InvalidRule(
             _(
@@ -157,10 +159,11 @@ def _read_rule(number: int, rule: Any, channels: Collection[str], of_job: bool) 
     return Rule(kind, to)
 
 
-def _read_channels(number: int, value: Any, channels: Collection[str]) -> tuple[str, ...]:
+def _read_channels(number: int, value: Any, channels: Collection[str] | None) -> tuple[str, ...]:
     names = [value] if isinstance(value, str) else value
     if isinstance(names, (list, tuple)) and names:
-        invalid = [name for name in names if not isinstance(name, str) or name not in channels]
+        known = names if channels is None else channels
+        invalid = [name for name in names if not isinstance(name, str) or name not in known]
         if not invalid:
             return tuple(dict.fromkeys(names))
         value = invalid[0]
@@ -172,7 +175,7 @@ def _read_channels(number: int, value: Any, channels: Collection[str]) -> tuple[
         number=number,
         option="to",
         value=_shown(value),
-        known=", ".join(sorted(channels)) or TranslatableText(_("none are defined")),
+        known=", ".join(sorted(channels or ())) or TranslatableText(_("none are defined")),
         code="invalid_channels",
     )
 

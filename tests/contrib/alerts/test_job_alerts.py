@@ -11,7 +11,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from django_dcron import control
 from django_dcron.conf import settings as dcron
-from django_dcron.contrib.alerts import job_alerts, messages
+from django_dcron.contrib.alerts import job_alerts, messages, rules
 from django_dcron.contrib.alerts.alerter import Alerter
 from django_dcron.contrib.alerts.outbox import Message
 from django_dcron.db.now import database_now
@@ -29,6 +29,7 @@ from django_dcron.runs.incidents import group_failed_attempts
 from django_dcron.utils.time_format import format_site_time
 from tests.contrib.alerts.conftest import Service
 from tests.factories import make_idle_job, make_job, make_run
+from tests.logs import logged
 from tests.threads import in_threads
 
 pytestmark = pytest.mark.django_db
@@ -468,6 +469,39 @@ def test_general_rules_apply_if_the_channel_of_a_job_rule_is_missing_or_invalid(
     finish_run(job)
     Alerter(Leader()).check_and_send()
     assert service.subjects == ["[dcron] grind failed"]
+
+
+@pytest.mark.parametrize(
+    ("own", "applied"),
+    [
+        ([("failed", "ops chat")], [("failed", "ops")]),
+        ([("failed", "gone ops")], [("failed", "ops")]),
+        ([("failed", "chat"), ("paused", "ops")], [("paused", "ops"), ("failed", "mail")]),
+        ([("paused", "chat"), ("failed", "ops")], [("failed", "ops")]),
+        ([("paused", "gone")], [("failed", "mail"), ("missed", "mail")]),
+        ([], []),
+    ],
+)
+def test_only_a_job_rule_without_any_usable_channel_is_replaced(
+    settings: Settings,
+    caplog: pytest.LogCaptureFixture,
+    own: list[tuple[str, str]],
+    applied: list[tuple[str, str]],
+) -> None:
+    settings.DCRON_ALERT_CHANNELS = {
+        "ops": {"mail": "ops@example.com"},
+        "mail": {"mail": "all@example.com"},
+        "chat": {"apprise": 8899},
+    }
+    settings.DCRON_ALERTS = [
+        {"on": kind, "to": ["mail"]} for kind in ("failed", "missed", "unhealthy")
+    ]
+    value = [{"on": kind, "to": channels.split()} for kind, channels in own]
+    found = rules.rules_of_job("grind", value, rules.rules_of_settings())
+    assert [(rule.on, *rule.to) for rule in found] == applied
+    named = {channel for _kind, channels in own for channel in channels.split()}
+    assert len(logged(caplog, "alert_rules", job="grind")) == len(named & {"chat", "gone"})
+    assert len(logged(caplog, "alert_rules", "'chat' has")) == len(named & {"chat"})
 
 
 def test_job_rule_applies_although_its_channel_sends_nothing(

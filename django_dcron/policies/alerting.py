@@ -27,13 +27,14 @@ from django_dcron.exceptions import TranslatableError
 from django_dcron.utils.durations import parse_duration_text, write_duration
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.utils.suggestions import similar_names
 
 SHORTEST = timedelta(seconds=1)
 LONGEST = timedelta(days=3650)
 MOST_FAILURES = 1_000_000
 """The largest value of ``after``. The message about an invalid value names it."""
 LONGEST_SHOWN = 30
-"""The length of the longest text that errors quote. Tokens are longer."""
+"""The length of the longest text that errors quote."""
 
 
 class AlertKind(StrEnum):
@@ -64,6 +65,8 @@ OPTIONS = {
 }
 EVERY = 0
 """The value of ``after`` for a rule with ``"after": "every"``: it reports each failure."""
+WORDS = frozenset({*AlertKind, "on", "to", *OPTIONS.values(), "every"})
+"""The words of rules, apart from the names of channels."""
 
 
 class InvalidRule(TranslatableError, ValueError):
@@ -174,27 +177,38 @@ def _read_channels(number: int, value: Any, channels: Collection[str] | None) ->
         ),
         number=number,
         option="to",
-        value=_shown(value),
+        value=_shown(value, channels or ()),
         known=", ".join(sorted(channels or ())) or TranslatableText(_("none are defined")),
         code="invalid_channels",
     )
 
 
-def _shown(value: Any) -> str | TranslatableText:
-    """Return the value, or only its type if it may be a secret."""
-    if not _may_be_secret(value):
+def _shown(value: Any, channels: Collection[str] = ()) -> str | TranslatableText:
+    """Return the value, or only its type and length if it may be a secret."""
+    if not _may_be_secret(value, channels):
         return repr(value)
+    if isinstance(value, str):
+        return TranslatableText(_("a text of length %(length)d"), length=len(value))
     return TranslatableText(_("a value of type %(type)s"), type=type(value).__name__)
 
 
-def _may_be_secret(value: Any) -> bool:
+def _may_be_secret(value: Any, channels: Collection[str] = ()) -> bool:
     """Return whether the value may contain an address or a token.
 
-    Rules may contain the URL or the token of a channel by mistake.
+    Rules may contain the URL or the token of a channel by mistake. Tokens can be short, so a text
+    is harmless only if it is a number or a duration, or resembles a word of rules or a channel.
     """
-    if isinstance(value, str):
-        return len(value) > LONGEST_SHOWN or "://" in value or "@" in value
+    if isinstance(value, str) and value:
+        is_harmless = _is_number_or_duration(value) or similar_names(value, {*WORDS, *channels})
+        return len(value) > LONGEST_SHOWN or not is_harmless
     return bool(value) and not isinstance(value, (int, float, timedelta))
+
+
+def _is_number_or_duration(text: str) -> bool:
+    try:
+        return text.isdecimal() or parse_duration_text(text) is not None
+    except OverflowError:
+        return True
 
 
 def _read_after(number: int, kind: AlertKind, value: Any) -> int:

@@ -356,9 +356,9 @@ def test_alerter_without_verdict_reports_no_health_errors(
 def test_invalid_rules_are_logged_and_ignored(
     service: Service, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings.DCRON_ALERTS = [{"on": "nothing"}]
+    settings.DCRON_ALERTS = [{"on": "faild"}]
     Alerter(Leader()).check_and_send()
-    assert logged(caplog, "alert_rules", "DCRON_ALERTS", "rule 1: ", "'nothing'")
+    assert logged(caplog, "alert_rules", "DCRON_ALERTS", "rule 1: ", "'faild'")
 
 
 @pytest.mark.parametrize(

@@ -225,14 +225,21 @@ class CurrentRun:
         self.lost_heartbeat = True
         self.cancel()
 
-    def stop_after_hard_timeout(self) -> None:
+    def stop_after_hard_timeout(self) -> bool:
         """Interrupt the job's code again, because it has continued for too long after its timeout.
 
-        Called from another thread.
+        Called from another thread. Returns False, and does nothing, if the code has returned.
         """
-        self.ignored_timeout = not self.cancelled
-        self._cancelled.set()
-        self.interruption.interrupt(RunCancelled, again=True)
+        marked = False
+
+        def mark() -> None:
+            nonlocal marked
+            marked = True
+            self.ignored_timeout = not self.cancelled
+            self._cancelled.set()
+
+        self.interruption.interrupt(RunCancelled, again=True, before=mark)
+        return marked
 
     def output(self) -> dict[str, str | int | None]:
         """Return the log and progress so far, as columns of the attempt."""

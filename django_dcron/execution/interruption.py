@@ -80,11 +80,18 @@ class Interruption:
         if self._used:
             _discard_pending(self._thread)
 
-    def interrupt(self, exception: type[BaseException], *, again: bool = False) -> bool:
+    def interrupt(
+        self,
+        exception: type[BaseException],
+        *,
+        again: bool = False,
+        before: Callable[[], None] = lambda: None,
+    ) -> bool:
         """Raise ``exception`` in the job's code.
 
         ``again``: Raise it even if the code was interrupted before. An earlier exception that is
-        still pending is replaced.
+        still pending is replaced. ``before``: Called first, unless the code has returned or was
+        interrupted before.
 
         Returns False if the code has returned, was interrupted before, or can't be interrupted
         because it runs in a greenlet.
@@ -92,6 +99,7 @@ class Interruption:
         with self._lock:
             if not self._armed or (self._used and not again):
                 return False
+            before()
             self._exception = exception
             self._used = True
             if self._redirection is not None:

@@ -54,12 +54,13 @@ def limit_time(call_next: Callable[[CurrentRun], Any]) -> Callable[[CurrentRun],
 
 
 def _stop_after_hard_timeout(run: CurrentRun) -> None:
+    """Stop the code that has ignored its timeout, unless it has just returned."""
     if run.end_process is not None:
-        terminate(run, ending_after_hard_timeout(run))
-        return
-    logger.warning(
-        "timeout ignored, the attempt continues until its code ends: job=%s",
-        run.job,
-        extra={"event": "timeout_ignored", **log_fields(run)},
-    )
-    run.stop_after_hard_timeout()
+        if run.interruption.armed:
+            terminate(run, ending_after_hard_timeout(run))
+    elif run.stop_after_hard_timeout():
+        logger.warning(
+            "timeout ignored, the attempt continues until its code ends: job=%s",
+            run.job,
+            extra={"event": "timeout_ignored", **log_fields(run)},
+        )

@@ -13,7 +13,7 @@ from django.db import IntegrityError, ProgrammingError
 
 from django_dcron import control, current_run
 from django_dcron.exceptions import RunCancelled, RunTimedOut
-from django_dcron.execution import termination
+from django_dcron.execution import termination, time_limit
 from django_dcron.execution.executor import execute
 from django_dcron.models import Job
 from django_dcron.policies.lifecycle import Outcome, State
@@ -175,6 +175,23 @@ def test_next_attempt_waits_for_code_whose_process_cannot_be_ended(
     assert (attempt.outcome, attempt.late_outcome) == (Outcome.TIMED_OUT, "")
     assert (state_of(run), reread(run).attempt) == (State.PENDING, 2)
     assert logged(caplog, "timeout_ignored", run=str(run.pk), attempt=1, worker="w")
+
+
+@pytest.mark.parametrize("end_process", [None, lambda: None])
+def test_code_that_returns_just_before_its_hard_timeout_has_not_timed_out(
+    make_target: MakeTarget, caplog: pytest.LogCaptureFixture, end_process: Callable[[], None]
+) -> None:
+    executed = []
+    run = make_run(
+        job_with_timeout(make_target(lambda: executed.append(current_run())), timedelta(hours=1))
+    )
+    # The timer's thread runs beside the executing thread, so it may be late.
+    execute(run.pk, 1, worker="w", end_process=end_process)
+    time_limit._stop_after_hard_timeout(executed[0])
+    assert (executed[0].cancelled, executed[0].ignored_timeout) == (False, False)
+    assert not logged(caplog, "timeout_ignored")
+    attempt = attempt_of(run)
+    assert (attempt.outcome, attempt.late_outcome) == (Outcome.SUCCEEDED, "")
 
 
 def test_run_that_ignores_its_timeout_and_is_cancelled_is_not_retried(

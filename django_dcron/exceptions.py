@@ -166,7 +166,7 @@ class RetryLater(DcronError):
 
 
 class RunCancelled(BaseException):
-    """Raised in a job's code when its run is cancelled.
+    """Raised in a job's code that must stop, because its run was cancelled, for example.
 
     It isn't an ``Exception``, so ``except Exception`` in the job's code doesn't catch it.
     """

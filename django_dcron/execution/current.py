@@ -174,14 +174,15 @@ class CurrentRun:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the run was cancelled, or must stop because it continued after its timeout.
+        """Whether the code must stop. ``RunCancelled`` is raised in the code as well.
 
-        ``RunCancelled`` is raised in the code as well.
+        The run was cancelled, its code continued after its timeout, or the worker couldn't write
+        its heartbeats.
         """
         return self._cancelled.is_set()
 
     def heartbeat(self) -> None:
-        """Write a heartbeat now and check for a cancellation. Raises ``RunCancelled``.
+        """Write a heartbeat now. Raises ``RunCancelled`` if the code must stop (``cancelled``).
 
         A background thread writes a heartbeat every third of ``DCRON_RUN_LEASE``, so only code that
         keeps other threads from running needs to call this method. The background thread writes
@@ -199,8 +200,9 @@ class CurrentRun:
             raise RunCancelled
 
     def progress(self, done: int, total: int | None = None, note: str = "") -> None:
-        """Record progress, which the admin shows after the next heartbeat. Raises ``RunCancelled``
-        if the run was cancelled.
+        """Record progress, which the admin shows after the next heartbeat.
+
+        Raises ``RunCancelled`` if the code must stop (``cancelled``).
 
         ``done`` and ``total`` are numbers of steps; ``note`` is a text of up to 255 characters.
         """

@@ -1,9 +1,9 @@
 """End attempts whose code hasn't stopped, and record the end of attempts whose process has died.
 
 ``terminate`` runs in the process of an attempt that hasn't stopped after its timeout or
-cancellation. It records the outcome first, in every kind of pool. Then it kills the process, if the
-pool will replace it. ``record_killed_attempt`` runs in a worker's main process, after one of its
-pool processes has died.
+cancellation, if the pool replaces a killed process. It records the outcome, and then kills the
+process. ``record_killed_attempt`` runs in a worker's main process, after one of its pool processes
+has died.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from time import monotonic
 
+from django.db.models import QuerySet
+
 from django_dcron.conf import settings
 from django_dcron.contrib.alerts import messages, rules
 from django_dcron.contrib.alerts.channels import destinations
@@ -77,9 +79,9 @@ class HealthAlerts:
     Invariants:
 
     - Only the leader of the first shard does this. A new leader reports the lasting errors again.
-    - The end is reported once no error has been found for ``RECOVERED_AFTER``. This time starts
-      again after a pause of that length between two checks, such as an outage.
-    - An outage counts as an error that has ended.
+    - The end is reported once no error has been found, and no alert about one stored, for
+      ``RECOVERED_AFTER``. This time starts again after a pause of that length between two checks.
+    - An outage counts as an error that has ended, whichever node reports it.
     - The key of that alert contains the key of the last reported error. So each channel gets one
       alert, even if another node becomes the leader or the nodes restart.
     """
@@ -91,18 +93,18 @@ class HealthAlerts:
         """The errors of the last verdict, and when this node first saw each."""
         self._healthy_since: datetime | None = None
         """Since when this node has seen no errors. None if its last verdict contained one."""
-        self._end_reported = False
-        """Whether this node has checked if it must report the end of the last errors."""
+        self._ended: int | None = None
+        """The key of the last alert about an error whose end this node has reported."""
 
     def check(
         self, shards: Collection[int], now: datetime, default_rules: Collection[Rule]
     ) -> None:
         matching_rules = rules.rules_of_kinds(default_rules, AlertKind.UNHEALTHY)
         if not matching_rules or FIRST_SHARD not in shards or self._read_verdict is None:
-            self._since, self._healthy_since, self._end_reported = {}, None, False
+            self._since, self._healthy_since = {}, None
             return
         if self._checked_at is not None and now - self._checked_at > RECOVERED_AFTER:
-            self._healthy_since, self._end_reported = None, False
+            self._healthy_since = None
         self._checked_at = now
         errors = [
             issue for issue in self._read_verdict().issues if issue.severity is Severity.ERROR
@@ -120,19 +122,29 @@ class HealthAlerts:
             for rule in matching_rules
         )
         if errors:
-            self._healthy_since, self._end_reported = None, False
+            self._healthy_since = None
             return
         self._healthy_since = self._healthy_since or now
-        if now - self._healthy_since >= RECOVERED_AFTER and not self._end_reported:
-            _report_recovery(self._healthy_since, matching_rules, default_rules)
-            self._end_reported = True
+        recovered_rules = rules.rules_of_kinds(default_rules, AlertKind.RECOVERED)
+        last = _error_alerts().first() if recovered_rules else None
+        if last is None or last.pk == self._ended:
+            return
+        since = max(self._healthy_since, last.created_at)
+        if now - since >= RECOVERED_AFTER:
+            _report_recovery(since, matching_rules, recovered_rules)
+            self._ended = last.pk
+
+
+def _error_alerts() -> QuerySet[Alert]:
+    """Return the alerts about errors and outages, the last one first."""
+    alerts = Alert.objects.using(alias_for(Alert))
+    return alerts.filter(kind=AlertKind.UNHEALTHY).order_by("-pk")
 
 
 def _report_recovery(
-    since: datetime, unhealthy_rules: Collection[Rule], default_rules: Collection[Rule]
+    since: datetime, unhealthy_rules: Collection[Rule], recovered_rules: Collection[Rule]
 ) -> None:
     """Report the end of the last errors to channels that got an alert about one of them."""
-    recovered_rules = rules.rules_of_kinds(default_rules, AlertKind.RECOVERED)
     named = {channel for rule in unhealthy_rules for channel in rule.to}
     for channel in sorted({name for rule in recovered_rules for name in rule.to} & named):
         if (last := _last_error_alert(channel)) is not None:
@@ -145,8 +157,7 @@ def _last_error_alert(channel: str) -> Alert | None:
     """Return the last alert about an error that the channel got, at any of its destinations."""
     found = destinations(settings.ALERT_CHANNELS).items()
     names = [name for name, destination in found if destination.channel == channel]
-    alerts = Alert.objects.using(alias_for(Alert))
-    return alerts.filter(kind=AlertKind.UNHEALTHY, channel__in=names).order_by("-pk").first()
+    return _error_alerts().filter(channel__in=names).first()
 
 
 def report_outage(node: str, outage: Outage, default_rules: Collection[Rule]) -> None:

@@ -310,6 +310,39 @@ def test_outage_is_reported_once_and_then_its_end(
     assert "nothing was scheduled for 15m 30s" in service.received[1]["message"]
 
 
+@pytest.mark.parametrize("finder", [0, 1])
+def test_end_of_an_outage_is_reported_although_no_check_was_late(
+    service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch, finder: int
+) -> None:
+    settings.DCRON_ALERTS = [{"on": kind, "to": ["ops"]} for kind in ("unhealthy", "recovered")]
+    monkeypatch.setattr("django_dcron.contrib.alerts.alerter.HEALTH_EVERY", 0)
+    now = database_now("default").replace(microsecond=0)
+    well = assess(SystemFacts(now, timedelta(minutes=1), enabled_jobs=1, live_nodes=1))
+    leaders = [Leader(), Leader()]
+    leaders[1].shards -= {0}
+    alerters = [Alerter(leader, lambda: well) for leader in leaders]
+
+    def check_at(seconds: int) -> list[str]:
+        before, at = len(service.received), now + timedelta(seconds=seconds)
+        for module in ("alerter", "outbox"):
+            name = f"django_dcron.contrib.alerts.{module}.database_now"
+            monkeypatch.setattr(name, lambda using: at)
+        for alerter in alerters:
+            alerter.check_and_send()
+        return service.subjects[before:]
+
+    assert check_at(0) == check_at(60) == check_at(68) == []
+    leaders[finder].outages.append(
+        Outage(now + timedelta(seconds=62), now + timedelta(seconds=125))
+    )
+    (subject,) = check_at(126)
+    assert "nothing was scheduled for 1m 03s" in subject
+    assert check_at(141) == check_at(185) == []
+    assert check_at(186) == ["[dcron] the cluster has recovered"]
+    assert format_site_time(now + timedelta(seconds=126)) in service.received[1]["message"]
+    assert check_at(246) == []
+
+
 def test_outage_is_reported_once_the_database_accepts_the_alert(
     service: Service, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

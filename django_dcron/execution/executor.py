@@ -154,7 +154,7 @@ def _execute_started(run: CurrentRun, kept_alive: AbstractContextManager[None]) 
             if run.lost_heartbeat:
                 ending = ending_after_heartbeat_loss(run)
             elif run.ignored_timeout:
-                ending = ending_after_hard_timeout(run)
+                ending = ending_after_hard_timeout(run, ending)
         trace_ending(ending)
         reach_sync_point("work.done")
         _record(UnrecordedOutcome(run, ending), heartbeat)

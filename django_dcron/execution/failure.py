@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import dropwhile
 from traceback import FrameSummary, TracebackException
 
@@ -40,6 +41,8 @@ TIMEOUTS = frozenset({RunTimedOut.__name__, "SoftTimeLimitExceeded"})
 CELERY_MODULES = ("celery.app.autoretry", "celery.app.task")
 """The modules of Celery that call a task."""
 OUR_FILES = os.path.join(os.path.dirname(django_dcron.__file__), "")
+ASYNCIO_FILES = os.path.join(os.path.dirname(asyncio.__file__), "")
+"""The traceback of a waiting coroutine ends in these files, after the line of the job."""
 
 
 def ending_of(exception: BaseException, run: CurrentRun) -> Ending:
@@ -74,14 +77,21 @@ def ending_after_heartbeat_loss(run: CurrentRun) -> Ending:
     return Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message, output=run.output())
 
 
-def ending_after_hard_timeout(run: CurrentRun) -> Ending:
-    """Return the ending of an attempt that continued for too long after its timeout."""
+def ending_after_hard_timeout(run: CurrentRun, code: Ending | None = None) -> Ending:
+    """Return the ending of an attempt that continued for too long after its timeout.
+
+    ``code``: how the interrupted code ended, or None if it hasn't.
+    """
     timeout = f" of {write_duration(run.timeout)}" if run.timeout else ""
-    message = (
-        f"did not stop within {write_duration(settings.HARD_TIMEOUT_AFTER)} after the "
-        f"timeout{timeout}"
+    return Ending(
+        Outcome.TIMED_OUT,
+        WITHOUT_EXCEPTION,
+        message=f"did not stop within {write_duration(settings.HARD_TIMEOUT_AFTER)} after the "
+        f"timeout{timeout}",
+        traceback=code.traceback if code else "",
+        raised_in=code.raised_in if code else "",
+        output=run.output(),
     )
-    return Ending(Outcome.TIMED_OUT, WITHOUT_EXCEPTION, message=message, output=run.output())
 
 
 def ending_without_heartbeats(error: RuntimeError) -> Ending:
@@ -176,20 +186,27 @@ def _traceback_and_place(exception: BaseException) -> tuple[str, str]:
             formatted = formatted.__cause__
         for part in _with_causes(formatted):
             part.stack[:] = list(dropwhile(_is_of_framework, part.stack)) or part.stack
-        return "".join(formatted.format()), _place(formatted.stack)
+        return "".join(formatted.format()), _place(formatted)
     except Exception as error:  # formatting calls third-party code
         return f"(unreadable traceback: {type(error).__name__})", ""
 
 
-def _place(stack: Sequence[FrameSummary]) -> str:
+def _place(exception: TracebackException) -> str:
     """Return the last place in the job's code, or else the last place of all, if there is one.
 
-    So this is the line that a timeout interrupted, not the line of this package that raised it.
+    So this is the line that a timeout interrupted, not the line of this package that raised it. If
+    this package raised the exception because of another one, that one may have the place.
     """
-    in_job = [frame for frame in stack if not _is_of_framework(frame)]
-    for frame in reversed(in_job or stack):
-        return f'File "{frame.filename}", line {frame.lineno}, in {frame.name}'
-    return ""
+    current: TracebackException | None = exception
+    while current is not None:
+        if in_job := [frame for frame in current.stack if not _is_of_framework(frame)]:
+            return _written(in_job[-1])
+        current = current.__cause__ or current.__context__
+    return _written(exception.stack[-1]) if exception.stack else ""
+
+
+def _written(frame: FrameSummary) -> str:
+    return f'File "{frame.filename}", line {frame.lineno}, in {frame.name}'
 
 
 def _is_wrapper(exception: BaseException, formatted: TracebackException) -> bool:
@@ -211,7 +228,7 @@ def _with_causes(exception: TracebackException) -> Iterator[TracebackException]:
 
 
 def _is_of_framework(frame: FrameSummary) -> bool:
-    if frame.filename.startswith(OUR_FILES):
+    if frame.filename.startswith((OUR_FILES, ASYNCIO_FILES)):
         return True
     modules = filter(None, map(sys.modules.get, CELERY_MODULES))
     return any(frame.filename == module.__file__ for module in modules)

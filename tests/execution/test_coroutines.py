@@ -309,6 +309,7 @@ def test_coroutine_has_ended_when_its_timeout_is_recorded(
     assert attempt.outcome == Outcome.TIMED_OUT
     assert attempt.exception_class.endswith("RunTimedOut")
     assert "in fetch" in attempt.traceback
+    assert __file__ in attempt.raised_in, "asyncio is the caller or the callee of the job's code"
     assert outcomes_at_the_end == [""], "the code had ended before the outcome was recorded"
     assert state_of(run) == State.PENDING
 

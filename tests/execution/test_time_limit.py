@@ -148,6 +148,8 @@ def test_loop_that_catches_the_timeout_is_interrupted_again(
     attempt = attempt_of(run)
     assert (attempt.outcome, attempt.late_outcome) == (Outcome.TIMED_OUT, "")
     assert "did not stop within" in attempt.message
+    assert "in loop" in attempt.traceback
+    assert __file__ in attempt.raised_in
     assert (state_of(run), reread(run).attempt) == (State.PENDING, 2)
 
 

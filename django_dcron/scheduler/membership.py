@@ -54,7 +54,7 @@ from django_dcron.scheduler.dead_nodes import (
     delete_predecessors,
 )
 from django_dcron.scheduler.foreign_locks import ForeignLocks
-from django_dcron.scheduler.outages import OutageSearch, record_clean_stop
+from django_dcron.scheduler.outages import OutageSearch, keep_last_sign_of_life, record_clean_stop
 from django_dcron.scheduler.ring import LiveNodes
 from django_dcron.utils.bounded_text import replace_unstorable, with_ellipsis
 from django_dcron.utils.durations import write_duration
@@ -127,6 +127,7 @@ class Membership:
         """The monotonic time of the registration. Infinite once late predecessors are deleted."""
         self._heartbeat_sent_at = float("-inf")
         """The monotonic time at which the last successful heartbeat was sent."""
+        self._once = False
         self._outage_search = OutageSearch(clock)
         self.outages = self._outage_search.found
         """The outages that the alerter must report."""
@@ -161,15 +162,20 @@ class Membership:
         third = settings.LEASE.total_seconds() / 3
         return third if self.shards == self._assigned else third / 4
 
-    def register(self) -> None:
+    def register(self, *, once: bool = False) -> None:
         """Insert the row of this node and take the first sample of the cluster clock.
+
+        ``once``: The node makes only one tick, so it doesn't end an outage.
 
         Raises ``ImproperlyConfigured`` on a database that isn't supported.
         """
         using = alias_for(Node)
         require_supported_database(using)
         self._clock.sample(lambda: database_now(using))
-        outage = self._outage_search.look_back()
+        self._once = once
+        if once:
+            keep_last_sign_of_life()
+        outage = None if once else self._outage_search.look_back()
         Node.objects.using(using).create(
             id=self.id,
             name=self.name,
@@ -308,7 +314,8 @@ class Membership:
         """
         self.withdraw()
         self._row().delete()
-        record_clean_stop()
+        if not self._once:
+            record_clean_stop()
         self._delete_predecessors()  # This node may stop before it has deleted the late ones.
         delete_dead_nodes_after_last_stop(self.namespace)
 
@@ -335,7 +342,7 @@ class Membership:
             self._heartbeat_sent_at = sent_at
             self._outage_search.record_heartbeat(outage)
         else:  # The row was deleted manually, or expired while the node was suspended.
-            self.register()
+            self.register(once=self._once)
 
     def _renew(self, *, database_reachable: bool = False) -> None:
         """Release the locks of other shards, and renew those of this node's shards.

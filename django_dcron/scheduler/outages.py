@@ -8,6 +8,8 @@ Invariants:
   outage. Later nodes see that heartbeat and find none.
 - A node that stops cleanly deletes its row and records the time of the stop. So an outage that
   begins with a clean stop has a start, too.
+- A node that makes only one tick looks for none, and its clean stop doesn't count. Before it may
+  delete the rows of dead nodes, it records their last heartbeat for the next node.
 - If the node dies before its alerter has stored the alert, within about five seconds, the outage
   isn't reported.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from datetime import datetime
+from typing import Any
 
 from django.db.models import Max
 
@@ -28,7 +31,9 @@ from django_dcron.models import LockLease, Node
 from django_dcron.policies.outages import SHORTEST_OUTAGE, FailedHeartbeat, Outage, find_outage
 
 LAST_STOP = "last-clean-stop"
-"""The name of a lease without a holder. It expired when the last node stopped cleanly."""
+"""The name of a lease without a holder. It expired at the last clean stop, or at a later heartbeat
+that was recorded in the same way.
+"""
 
 
 class OutageSearch:
@@ -66,8 +71,21 @@ def record_clean_stop() -> None:
     """Record that a node stops cleanly now."""
     leases = LockLease.objects.using(alias_for(LockLease))
     if not leases.filter(name=LAST_STOP).update(expires_at=UtcNow()):
-        first = LockLease(name=LAST_STOP, expires_at=UtcNow())
-        leases.bulk_create([first], ignore_conflicts=True)
+        _insert_last_stop(UtcNow())
+
+
+def keep_last_sign_of_life() -> None:
+    """Record the last heartbeat of any node like a clean stop, so that its row may be deleted."""
+    if (at := _last_sign_of_life()) is not None:
+        leases = LockLease.objects.using(alias_for(LockLease))
+        if not leases.filter(name=LAST_STOP, expires_at__lt=at).update(expires_at=at):
+            _insert_last_stop(at)
+
+
+def _insert_last_stop(at: Any) -> None:
+    """Insert the row, unless it exists."""
+    leases = LockLease.objects.using(alias_for(LockLease))
+    leases.bulk_create([LockLease(name=LAST_STOP, expires_at=at)], ignore_conflicts=True)
 
 
 def _last_sign_of_life() -> datetime | None:

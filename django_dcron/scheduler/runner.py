@@ -165,7 +165,7 @@ class Runner:
 
     def run_once(self) -> int:
         """Make one tick, dispatch what is due, and stop. Return the exit code."""
-        self.membership.register()
+        self.membership.register(once=True)
         if self.membership.shards:
             try:
                 self.ticker.tick(adopt_own=True, once=True)

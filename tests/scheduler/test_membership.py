@@ -574,6 +574,26 @@ def test_nodes_stopped_for_long_were_in_an_outage(pass_time: PassTime) -> None:
     assert durations(node(FailingLock(), "c")) == [[timedelta(days=7)]]
 
 
+@pytest.mark.parametrize("stop_cleanly", [True, False])
+def test_node_that_makes_one_tick_leaves_an_outage_to_the_next_node(
+    pass_time: PassTime, stop_cleanly: bool
+) -> None:
+    first = node(FailingLock(), "a")
+    pass_time(timedelta(days=3))
+    beat(first)
+    if stop_cleanly:
+        first.leave()
+    for _ in range(2):
+        pass_time(QUARTER)
+        once = Membership("once", "", FailingLock(), ClusterClock())
+        once.register(once=True)
+        assert durations(once) == [[]]
+        once.leave()
+    assert not Node.objects.exists()
+    pass_time(QUARTER)
+    assert durations(node(FailingLock(), "b")) == [[3 * QUARTER]]
+
+
 def test_pauses_without_outage(pass_time: PassTime) -> None:
     """A first start, a suspended node beside another one, and a deploy that restarts all nodes."""
     a, b = node(FailingLock(), "a"), node(FailingLock(), "b")

@@ -1790,6 +1790,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "original_deleted",
+                    models.BooleanField(
+                        default=False,
+                        editable=False,
+                        help_text="Whether the run is a rerun of a run that has been pruned.",
+                    ),
+                ),
+                (
                     "limited",
                     models.BooleanField(
                         default=False,

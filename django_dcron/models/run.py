@@ -60,7 +60,8 @@ SLOT_LABELS = [
 ]
 
 SHOWN_TRIGGER = Case(
-    When(rerun_of__isnull=False, then=Value(Trigger.RERUN.value)), default=F("trigger")
+    When(Q(rerun_of__isnull=False) | Q(original_deleted=True), then=Value(Trigger.RERUN.value)),
+    default=F("trigger"),
 )
 """The property ``Run.shown_trigger`` in queries. Lists and filters for users use one of the two."""
 REASON_LIMIT = 500
@@ -186,6 +187,11 @@ class Run(models.Model):
     rerun_of = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, related_name="reruns", db_index=False
     )
+    original_deleted = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text=_("Whether the run is a rerun of a run that has been pruned."),
+    )
 
     missed_before = models.PositiveIntegerField(
         _("missed before"),
@@ -285,7 +291,8 @@ class Run(models.Model):
     @property
     def shown_trigger(self) -> Trigger:
         """What created the run, for users. Reruns that queue have the trigger of a backfill."""
-        return Trigger.RERUN if self.rerun_of_id else Trigger(self.trigger)
+        is_rerun = self.rerun_of_id is not None or self.original_deleted
+        return Trigger.RERUN if is_rerun else Trigger(self.trigger)
 
     @property
     def shown_trigger_label(self) -> str:

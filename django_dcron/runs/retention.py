@@ -5,7 +5,8 @@ Invariants:
 - Each batch is one transaction and follows the job's retention as stored at that moment.
 - A batch locks only final runs and their attempts, and waits for no lock. If another transaction
   has locked one of them, the job is left for later.
-- A run is deleted with its attempts. A rerun that is kept then refers to no run.
+- A run is deleted with its attempts. A rerun that is kept then refers to no run, but is still shown
+  as a rerun.
 - A run with an unfinished rerun is kept, even if the rerun is created during the deletion.
 - Cursor and statistics don't change: no occurrence is claimed or counted again.
 - Rows are read through UNIQUE (job, scheduled_at), page by page, regardless of the length of the
@@ -208,6 +209,8 @@ def _delete_locked(run_ids: list[UUID], using: str) -> None:
     reach_sync_point("prune.locked")
     if _unfinished_reruns(locked_ids).exists():
         raise DeletionBlocked("one of its runs is being rerun")
+    reruns = transitions.runs().filter(rerun_of__in=locked_ids).order_by()
+    reruns.update(rerun_of=None, original_deleted=True)
     if not _can_delete_in_bulk():
         runs.delete()
         return
@@ -217,7 +220,6 @@ def _delete_locked(run_ids: list[UUID], using: str) -> None:
     # Read without a lock: MariaDB scans this small table, and would wait for any locked place.
     if with_place := list(places.filter(run__in=locked_ids).values_list("pk", flat=True)):
         places.filter(pk__in=with_place)._raw_delete(using)
-    transitions.runs().filter(rerun_of__in=locked_ids).order_by().update(rerun_of=None)
     transitions.runs().filter(pk__in=locked_ids).order_by()._raw_delete(using)
 
 

@@ -17,6 +17,7 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db.now import database_now
+from django_dcron.diagnosis.why.explanation_data import is_of_occurrence
 from django_dcron.exceptions import NotPossible
 from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Cursor, Job, Limit, LimitPlace, Run, Statistics
@@ -187,6 +188,22 @@ def test_original_of_an_unfinished_rerun_is_kept() -> None:
     assert prune(job) == 1
     rerun.refresh_from_db()
     assert rerun.rerun_of is None
+
+
+@pytest.mark.parametrize("in_bulk", [True, False])
+def test_queued_rerun_of_a_pruned_run_is_still_shown_as_a_rerun(
+    monkeypatch: pytest.MonkeyPatch, in_bulk: bool
+) -> None:
+    monkeypatch.setattr(run_retention, "_can_delete_in_bulk", lambda: in_bulk)
+    job = make_idle_job()
+    rerun = ended(job, 1, trigger="backfill", rerun_of=ended(job, 40))
+    backfilled = ended(job, 2, trigger="backfill")
+    assert prune(job) == 1
+    kept = Run.objects.get(pk=rerun.pk)
+    assert (kept.rerun_of, kept.shown_trigger, kept.trigger) == (None, "rerun", "backfill")
+    assert Run.objects.shown_as("rerun").get() == kept
+    assert Run.objects.shown_as("backfill").get() == backfilled
+    assert [is_of_occurrence(run) for run in (kept, backfilled)] == [False, True]
 
 
 def test_backfill_refuses_pruned_occurrences_unless_requested() -> None:

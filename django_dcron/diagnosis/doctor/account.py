@@ -195,10 +195,9 @@ def _rows(entries: Iterable[AccountedJob], window: Window) -> defaultdict[int, l
     rows: defaultdict[int, list[RunColumns]] = defaultdict(list)
     for group in groups.values():
         expected = {entry.job.pk: entry.expected for entry in group}
-        runs = Run.objects.using(alias_for(Run)).filter(
+        shown = Run.objects.using(alias_for(Run)).shown_as(Trigger.SCHEDULE, Trigger.BACKFILL)
+        runs = shown.filter(
             job__in=expected,
-            trigger__in=(Trigger.SCHEDULE, Trigger.BACKFILL),
-            rerun_of=None,
             scheduled_at__gt=min(each.after for each in expected.values()),
             scheduled_at__lte=max(each.until for each in expected.values()),
         )

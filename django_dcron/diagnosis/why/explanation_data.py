@@ -35,7 +35,7 @@ def is_of_occurrence(run: Run) -> bool:
 
     A rerun doesn't, although the reruns of an incident have the trigger of a backfill.
     """
-    return run.trigger in OCCURRENCE_TRIGGERS and run.rerun_of_id is None
+    return run.shown_trigger in OCCURRENCE_TRIGGERS
 
 
 def schedule_zone_of(job: Job) -> ZoneInfo:

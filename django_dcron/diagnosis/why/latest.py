@@ -147,8 +147,8 @@ def _latest_failed_run(data: ExplanationData) -> Run | None:
 
 def _latest_run_of_occurrence(data: ExplanationData) -> Run | None:
     """Return the latest run of an occurrence that was due."""
-    due = data.runs.filter(scheduled_at__lte=data.now, rerun_of=None)
-    return due.filter(trigger__in=OCCURRENCE_TRIGGERS).order_by("-scheduled_at").first()
+    due = data.runs.filter(scheduled_at__lte=data.now).shown_as(*OCCURRENCE_TRIGGERS)
+    return due.order_by("-scheduled_at").first()
 
 
 def _latest_other_run(data: ExplanationData, after: datetime) -> Run | None:
@@ -162,7 +162,7 @@ def _created_later(data: ExplanationData, run: Run) -> Sentence:
     if run.trigger == Trigger.CHAIN:
         text = _("Another job triggered a run at %(run_at)s (%(run_id)s).")
         return Sentence("chained_later", text, run_at=at, run_id=str(run.pk))
-    if run.rerun_of_id:
+    if run.shown_trigger == Trigger.RERUN:
         text = _("An earlier run was rerun at %(run_at)s (%(run_id)s).")
         return Sentence("rerun_later", text, run_at=at, run_id=str(run.pk))
     text = _("A run was created manually at %(run_at)s (%(run_id)s).")

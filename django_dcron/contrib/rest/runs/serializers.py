@@ -224,7 +224,7 @@ def list_runs(scope: Scope) -> QuerySet[Run]:
     their runs.
     """
     jobs = Prefetch("job", EVERYTHING.rows(Job).only("namespace", "name", "deleted_at"))
-    return scope.runs.only(*LIST_FIELDS).prefetch_related(jobs)
+    return scope.runs.only(*LIST_FIELDS, "original_deleted").prefetch_related(jobs)
 
 
 def visible_attempts_of(run: Run, scope: Scope, *, with_definitions: bool) -> list[Attempt]:

@@ -35,6 +35,7 @@ from django_dcron.jobs.audit.entries import FOLLOWED_DELETED
 from django_dcron.jobs.audit.recording import record_deletion, record_saves
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.locking import lock_cursors, lock_jobs, lock_version_for_deletion
+from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.row_arguments import require_row
 from django_dcron.models import (
     AlertCheck,
@@ -42,6 +43,7 @@ from django_dcron.models import (
     Cursor,
     Definition,
     DeletedImport,
+    Deletion,
     Incident,
     Job,
     LimitPlace,
@@ -53,6 +55,7 @@ from django_dcron.models.run import JOB_DELETED, RunQuerySet
 from django_dcron.policies.lifecycle import UNFINISHED, Outcome, State
 from django_dcron.runs.deliveries import delete_claimed_ahead
 from django_dcron.runs.endings import final_columns
+from django_dcron.utils.json_values import same_json
 
 BATCH_SIZE = 1_000
 """Runs that are cancelled or erased at once."""
@@ -69,6 +72,8 @@ _FREED: dict[str, Any] = {
 }
 LOST_FIELDS = frozenset({"name", *_FREED})
 """The fields whose values the row of a deleted job doesn't keep."""
+STORED_FIELDS = tuple(field for field in JOB_FIELDS.values() if field.writable)
+"""The fields that the undoing of a deletion sets."""
 
 
 def delete_job(job: Job, *, expected_version: int | None = None, erase: bool = False) -> None:
@@ -104,6 +109,7 @@ def _delete(job: Job, expected_version: int | None, using: str, *, erase: bool) 
         if row.import_key is not None:
             _remember_deleted_import(row, using)
         record_deletion(row, using)
+        _store_values(row, using)
         delete_claimed_ahead([row.pk], database_now(using), using)
         runs = Run.objects.using(using).filter(job=row.pk)
         if erase or not runs.exists():
@@ -167,6 +173,17 @@ def remove_jobs_without_history(job_ids: Collection[int]) -> None:
         with brief_transaction(using, settings.LEASE):
             Definition.objects.using(using).filter(job_id__in=removable).delete()
             deleted.filter(pk__in=removable).delete()
+
+
+def _store_values(job: Job, using: str) -> None:
+    """Store what the undoing of the deletion needs."""
+    documents = ((field, field.json_of(job)) for field in STORED_FIELDS)
+    values = {
+        field.name: json_value
+        for field, json_value in documents
+        if same_json(field.redacted(json_value), json_value)
+    }
+    Deletion.objects.using(using).create(job_id=job.pk, label=str(job), values=values)
 
 
 def _remember_deleted_import(job: Job, using: str) -> None:

@@ -1,4 +1,4 @@
-"""Undo the deletion of a job: create the job again from the audit log.
+"""Undo the deletion of a job: create the job again from its stored values.
 
 Invariants:
 
@@ -9,18 +9,16 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from django.db.models import Q
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
-from django_dcron.jobs.audit.differences import whole_value
-from django_dcron.jobs.deletion import LOST_FIELDS
-from django_dcron.jobs.representation import JOB_FIELDS
+from django_dcron.jobs.deletion import LOST_FIELDS, STORED_FIELDS
 from django_dcron.jobs.row_arguments import require_row
 from django_dcron.jobs.saving import save_for
-from django_dcron.models import AuditAction, AuditEntry, AuditKind, Job
+from django_dcron.jobs.sync.stored import from_stored
+from django_dcron.models import AuditAction, AuditEntry, AuditKind, Deletion, Job
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 from django_dcron.utils.messages import all_of
 from django_dcron.utils.messages import gettext_noop as _
@@ -35,10 +33,13 @@ def deletions() -> AuditEntryQuerySet:
 
 def deletion_of(label: str) -> AuditEntry | None:
     """Return the latest deletion of a job with this label or number, if the audit log has one."""
-    named = Q(label=label)
-    if label.isdecimal() and len(label) <= 18:
-        named |= Q(job_id=int(label))
-    return deletions().filter(named).order_by("pk").last()
+    rows = Deletion.objects.using(alias_for(Deletion))
+    deletion = rows.filter(label=label).order_by("job_id").last()
+    if deletion is None and label.isdecimal() and len(label) <= 18:
+        deletion = rows.filter(pk=int(label)).first()
+    if deletion is None:
+        return None
+    return deletions().filter(object_id=str(deletion.pk)).order_by("pk").last()
 
 
 def deleted_row_of(entry: AuditEntry) -> Job | None:
@@ -48,32 +49,30 @@ def deleted_row_of(entry: AuditEntry) -> Job | None:
 
 
 def restore(entry: AuditEntry) -> Job:
-    """Create a deleted job again, with the values of its deletion's audit entry.
+    """Create a deleted job again, with the values that it had. ``entry``: that of its deletion.
 
-    Long values and secrets, which the log doesn't have, are those of the deleted row, if its
-    history is still stored. The job is enabled or paused as it was. Its history stays with the
-    deleted job, and jobs that followed the deleted job don't follow the new one.
+    The job is enabled or paused as it was. Its history stays with the deleted job, and jobs that
+    followed the deleted job don't follow the new one.
 
-    Raises ``NotPossible`` if the entry isn't the deletion of a job, or if a whole value isn't
-    stored anymore. Raises ``ValidationError`` by field if a value isn't valid anymore, for example
-    because another job has the name. Then nothing is created.
+    Raises ``NotPossible`` if the entry isn't the deletion of a job, or if a value had secrets, and
+    the history of the deleted job, which has them, isn't stored anymore. Raises ``ValidationError``
+    by field if a value isn't valid anymore, for example because another job has the name. Then
+    nothing is created.
     """
     require_row(entry, AuditEntry)
     if (entry.kind, entry.action) != (AuditKind.JOB, AuditAction.DELETE):
         raise NotPossible(
             _("“%(entry)s” isn't the deletion of a job."), entry=str(entry), code="not_a_deletion"
         )
-    row, job, incomplete = deleted_row_of(entry), Job(), []
-    for name, field in JOB_FIELDS.items():
-        if not field.writable:
+    values, row = _stored_values(entry), deleted_row_of(entry)
+    job, incomplete = Job(**from_stored(values)), []
+    for field in STORED_FIELDS:
+        if field.name in values:
             continue
-        if row is not None and name not in LOST_FIELDS:
+        if row is None or field.name in LOST_FIELDS:
+            incomplete.append(field.name)
+        else:
             setattr(job, field.attname, field.value_of(row))
-        elif name in entry.before:  # other fields have their defaults
-            try:
-                setattr(job, field.attname, whole_value(field, entry.before[name]))
-            except ValueError:
-                incomplete.append(name)
     if incomplete:
         raise _incomplete(entry, incomplete)
     author = entry.actor or entry.via
@@ -81,12 +80,16 @@ def restore(entry: AuditEntry) -> Job:
     return save_for(job, text)
 
 
+def _stored_values(entry: AuditEntry) -> Mapping[str, Any]:
+    rows = Deletion.objects.using(alias_for(Deletion)).filter(pk=int(entry.object_id))
+    return rows.values_list("values", flat=True).first() or {}
+
+
 def _incomplete(entry: AuditEntry, names: Sequence[str]) -> NotPossible:
     return NotPossible(
         _(
-            "The deletion of %(job)s can't be undone, because the whole values of %(fields)s "
-            "aren't stored. The audit log shortens long values and masks secrets. Create the job "
-            "yourself."
+            "The deletion of %(job)s can't be undone, because values of %(fields)s with secrets "
+            "were deleted with the history of the job. Create the job yourself."
         ),
         job=entry.label,
         fields=all_of(names),

@@ -1158,6 +1158,36 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Deletion",
+            fields=[
+                (
+                    "job_id",
+                    models.BigIntegerField(
+                        primary_key=True, serialize=False, verbose_name="job ID"
+                    ),
+                ),
+                (
+                    "label",
+                    django_dcron.models.exact_text.ExactCharField(
+                        max_length=200, verbose_name="job"
+                    ),
+                ),
+                (
+                    "values",
+                    models.JSONField(
+                        help_text="The job's fields, in the format of an export.",
+                        verbose_name="values",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "deletion",
+                "verbose_name_plural": "deletions",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["label", "job_id"], name="dcron_deletion_label")],
+            },
+        ),
+        migrations.CreateModel(
             name="AlertCheck",
             fields=[
                 (

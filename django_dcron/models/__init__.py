@@ -9,6 +9,7 @@ from django_dcron.models.cursor import Cursor
 from django_dcron.models.dashboard import Dashboard
 from django_dcron.models.definition import Definition
 from django_dcron.models.deleted_import import DeletedImport
+from django_dcron.models.deletion import Deletion
 from django_dcron.models.freeze import Freeze
 from django_dcron.models.incident import Incident
 from django_dcron.models.job import Job
@@ -32,6 +33,7 @@ __all__ = [
     "Dashboard",
     "Definition",
     "DeletedImport",
+    "Deletion",
     "Freeze",
     "Incident",
     "Job",

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
+from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.jobs.audit import retention
 from django_dcron.jobs.audit.retention import prune_audit_log
-from django_dcron.models import AuditEntry
+from django_dcron.models import AuditEntry, Deletion
 from tests.factories import make_idle_job
 from tests.management.calling import call
 
@@ -41,6 +42,16 @@ def test_expired_entries_are_deleted_in_batches(monkeypatch: pytest.MonkeyPatch)
     assert list(prune_audit_log(_now)) == [2, 1]
     assert AuditEntry.objects.count() == 5
     assert list(prune_audit_log(_now)) == []
+
+
+def test_deletion_is_deleted_with_its_entry(settings: Settings) -> None:
+    job = make_idle_job()
+    control.delete(job)
+    assert list(prune_audit_log(_now)) == [3]
+    assert Deletion.objects.get().label == str(job)
+    settings.DCRON_KEEP_AUDIT_FOR = -DAY
+    list(prune_audit_log(_now))
+    assert not Deletion.objects.exists()
 
 
 def test_command_deletes_expired_entries_unless_jobs_are_named() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
+from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.exceptions import Conflict, NotPossible
@@ -12,6 +13,7 @@ from django_dcron.jobs import reverting
 from django_dcron.jobs.audit.differences import LONGEST
 from django_dcron.jobs.audit.entries import entries_of, logged_changes_of
 from django_dcron.jobs.representation import document_of, to_json
+from django_dcron.jobs.restoring import deletion_of
 from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Limit, Run
 from django_dcron.models.job_states import EXHAUSTED
 from tests.factories import make_idle_job, make_job, make_run
@@ -315,6 +317,7 @@ def deletion(job: Job, **options: Any) -> AuditEntry:
             "paused_until": datetime(2090, 1, 1, tzinfo=UTC),
         },
         {"name": "x" * Job._meta.get_field("name").max_length},
+        {"description": "x" * (LONGEST + 1), "tags": ["y" * 20] * 20},
     ],
 )
 def test_deleted_job_is_restored(values: dict[str, Any], has_history: bool) -> None:
@@ -339,10 +342,8 @@ def test_deleted_job_is_restored(values: dict[str, Any], has_history: bool) -> N
     assert created.reason.startswith(f"restores job {job.pk} (mallory, ")
 
 
-@pytest.mark.parametrize(
-    "values", [{"description": "x" * (LONGEST + 1)}, {"kwargs": {"api_token": "hush"}}]
-)
-def test_values_that_only_the_deleted_row_has(values: dict[str, Any]) -> None:
+def test_secrets_that_only_the_deleted_row_has() -> None:
+    values = {"kwargs": {"api_token": "hush"}}
     job = make_idle_job(target="tests.app.tasks.echo", **values)
     make_run(job, "succeeded")
     entry = deletion(job)
@@ -353,8 +354,22 @@ def test_values_that_only_the_deleted_row_has(values: dict[str, Any]) -> None:
     with pytest.raises(NotPossible) as caught:
         control.restore(erased)
     assert caught.value.code == "incomplete"
-    assert str(caught.value.params["fields"]) == next(iter(values))
+    assert str(caught.value.params["fields"]) == "kwargs"
     assert not Job.objects.exists()
+
+
+def test_namesake_in_another_case_is_not_restored() -> None:
+    entry = deletion(make_idle_job(name="report"))
+    assert deletion_of("report") == entry
+    assert deletion_of("REPORT") is None
+    assert deletion_of(str(entry.job_id)) == entry
+
+
+def test_default_of_the_deletion_is_restored(settings: Settings) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    entry = deletion(make_idle_job())
+    settings.TIME_ZONE = "Asia/Tokyo"
+    assert control.restore(entry).timezone == "Europe/Berlin"
 
 
 def test_deletion_is_not_undone_if_the_name_is_taken_or_a_row_is_missing() -> None:

@@ -8,13 +8,13 @@ from datetime import datetime
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
-from django_dcron.models import AuditEntry
+from django_dcron.models import AuditAction, AuditEntry, AuditKind, Deletion
 
 BATCH_SIZE = 500
 
 
 def prune_audit_log(now: Callable[[], datetime], *, dry_run: bool = False) -> Iterator[int]:
-    """Delete the entries older than ``DCRON_KEEP_AUDIT_FOR``.
+    """Delete the entries older than ``DCRON_KEEP_AUDIT_FOR``, and what undoes their deletions.
 
     Yields the number of deleted entries after each batch. The caller may pause between batches or
     stop. With ``dry_run``, nothing is deleted.
@@ -28,5 +28,11 @@ def prune_audit_log(now: Callable[[], datetime], *, dry_run: bool = False) -> It
     oldest_first = expired.order_by("at", "pk").values_list("pk", flat=True)
     while keys := list(oldest_first[:BATCH_SIZE]):
         with brief_transaction(using, settings.LEASE):
+            deletions = entries.filter(
+                pk__in=keys, kind=AuditKind.JOB, action=AuditAction.DELETE
+            ).order_by()
+            job_ids = [int(key) for key in deletions.values_list("object_id", flat=True)]
             number = entries.delete_for_retention(keys)
+            if job_ids:
+                Deletion.objects.using(using).filter(pk__in=job_ids).delete()
         yield number

@@ -207,7 +207,7 @@ class JobViewSet(BulkJobViewSet):
         permissions=("add_job",),
         body=RestoreSerializer(),
         headers=(ETAG, LOCATION),
-        error_responses={409: "The audit log doesn't have a whole value of the job."},
+        error_responses={409: "A value of the job isn't stored anymore."},
     )
     def restore(self, request: Request) -> Response:
         key = self.validate(RestoreSerializer, request.data)["entry"]

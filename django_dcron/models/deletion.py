@@ -1,0 +1,34 @@
+"""What the undoing of a job's deletion needs (``jobs.restoring``).
+
+Invariants:
+
+- ``jobs.deletion`` writes the row. ``jobs.audit.retention`` deletes it with the audit entry of the
+  deletion.
+- Values are whole. A value with secrets is omitted, because the row stays after the history has
+  been erased.
+"""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from django_dcron.models.audit_entry import LONGEST_LABEL
+from django_dcron.models.exact_text import ExactCharField
+
+
+class Deletion(models.Model):
+    job_id = models.BigIntegerField(_("job ID"), primary_key=True)
+    label = ExactCharField(_("job"), max_length=LONGEST_LABEL)
+    values = models.JSONField(
+        _("values"), help_text=_("The job's fields, in the format of an export.")
+    )
+
+    class Meta:
+        verbose_name = _("deletion")
+        verbose_name_plural = _("deletions")
+        default_permissions = ()
+        indexes = (models.Index(fields=("label", "job_id"), name="dcron_deletion_label"),)
+
+    def __str__(self) -> str:
+        return self.label

@@ -68,11 +68,12 @@ _FREED: dict[str, Any] = {
     "after": {},
     "import_key": None,
     "imported": None,
-    "declared": None,
 }
 LOST_FIELDS = frozenset({"name", *_FREED})
 """The fields whose values the row of a deleted job doesn't keep."""
-STORED_FIELDS = tuple(field for field in JOB_FIELDS.values() if field.writable)
+STORED_FIELDS = tuple(
+    field for name, field in JOB_FIELDS.items() if field.writable or name == "declared"
+)
 """The fields that the undoing of a deletion sets."""
 
 

@@ -40,7 +40,7 @@ from django_dcron.jobs.sync.comparison import WORKING_DAYS_CAUTION
 from django_dcron.management.dcron import sync as sync_command
 from django_dcron.management.dcron.run_absence import TEXTS, Absence
 from django_dcron.management.dcron.sync import RESTART
-from django_dcron.models import Calendar, Cursor, Job, Node
+from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Node
 from django_dcron.models.job_states import DECLARED_DISABLED, EXHAUSTED
 from django_dcron.node import sync_declared
 from django_dcron.targets import cron
@@ -83,6 +83,11 @@ def code(schedule: str = "@daily", **fields: Any) -> Iterator[None]:
     with targets.isolated_registry():
         cron(schedule, **{"name": "report", **fields})(report)
         yield
+
+
+def restore_deleted(job: Job) -> None:
+    control.delete(job)
+    control.restore(AuditEntry.objects.filter(action="delete").latest("pk"))
 
 
 def the_job() -> Job:
@@ -1174,3 +1179,32 @@ def test_number_of_statements_does_not_grow_with_the_declarations() -> None:
     first = statements(3)
     Job.objects.all().delete()
     assert statements(30) - first < 10
+
+
+@pytest.mark.parametrize("has_history", [True, False])
+def test_sync_continues_after_a_deletion_is_undone(has_history: bool) -> None:
+    with code(schedule="@daily", max_attempts=2):
+        synced()
+        job = edit(max_attempts=5)
+        if has_history:
+            make_run(job, "succeeded")
+        restore_deleted(job)
+        assert [change.kind for change in sync.plan()] == [ChangeKind.KEEP]
+    with code(schedule="@hourly", max_attempts=2):
+        synced()
+        assert (the_job().schedule, the_job().max_attempts) == ("@hourly", 5)
+
+
+def test_job_that_code_no_longer_declares_stays_disabled_after_a_deletion_is_undone() -> None:
+    with targets.isolated_registry():
+        cron("@daily", name="report")(tasks.ok)
+        synced()
+    restore_deleted(the_job())
+    assert [change.kind for change in sync.plan()] == [ChangeKind.DISABLE]
+    synced()
+    restore_deleted(the_job())
+    assert not the_job().enabled
+    assert sync.plan() == []
+    cron("@daily", name="report")(tasks.ok)
+    synced()
+    assert the_job().enabled

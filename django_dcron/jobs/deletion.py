@@ -33,6 +33,7 @@ from django_dcron.db.session_limits import brief_transaction
 from django_dcron.jobs import chains
 from django_dcron.jobs.audit.entries import FOLLOWED_DELETED
 from django_dcron.jobs.audit.recording import record_deletion, record_saves
+from django_dcron.jobs.batch_reading import ORIGIN
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.locking import lock_cursors, lock_jobs, lock_version_for_deletion
 from django_dcron.jobs.representation import JOB_FIELDS
@@ -67,12 +68,11 @@ _FREED: dict[str, Any] = {
     "limit": None,
     "after": {},
     "import_key": None,
-    "imported": None,
 }
 LOST_FIELDS = frozenset({"name", *_FREED})
 """The fields whose values the row of a deleted job doesn't keep."""
 STORED_FIELDS = tuple(
-    field for name, field in JOB_FIELDS.items() if field.writable or name == "declared"
+    field for name, field in JOB_FIELDS.items() if field.writable or name in ("declared", *ORIGIN)
 )
 """The fields that the undoing of a deletion sets."""
 
@@ -185,6 +185,14 @@ def _store_values(job: Job, using: str) -> None:
         if same_json(field.redacted(json_value), json_value)
     }
     Deletion.objects.using(using).create(job_id=job.pk, label=str(job), values=values)
+
+
+def forget_deleted_import(job: Job, using: str) -> None:
+    """Let an import find ``job``, which was created again with the origin of a deleted job."""
+    if job.import_key is not None:
+        DeletedImport.objects.using(using).filter(
+            import_source=job.import_source, import_key=job.import_key
+        ).delete()
 
 
 def _remember_deleted_import(job: Job, using: str) -> None:

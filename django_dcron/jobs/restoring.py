@@ -3,6 +3,8 @@
 Invariants:
 
 - The restored job has all values of the deleted one, or nothing is created.
+- It belongs to the declaration or to the import entry of the deleted job. So a sync or an import
+  doesn't take it for another job.
 - It is a new job with a new id: it has no occurrence before its creation. The history of the
   deleted job stays with the deleted row, because no run may start again.
 """
@@ -12,9 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from django.db import transaction
+
+from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
-from django_dcron.jobs.deletion import LOST_FIELDS, STORED_FIELDS
+from django_dcron.jobs.deletion import LOST_FIELDS, STORED_FIELDS, forget_deleted_import
 from django_dcron.jobs.row_arguments import require_row
 from django_dcron.jobs.saving import save_for
 from django_dcron.jobs.sync.stored import from_stored
@@ -54,16 +59,51 @@ def restore(entry: AuditEntry) -> Job:
     The job is enabled or paused as it was. Its history stays with the deleted job, and jobs that
     followed the deleted job don't follow the new one.
 
-    Raises ``NotPossible`` if the entry isn't the deletion of a job, or if a value had secrets, and
-    the history of the deleted job, which has them, isn't stored anymore. Raises ``ValidationError``
-    by field if a value isn't valid anymore, for example because another job has the name. Then
-    nothing is created.
+    Raises ``NotPossible`` if the entry isn't the deletion of a job, if an import has created the
+    job again, or if a value had secrets, and the history of the deleted job, which has them, isn't
+    stored anymore. Raises ``ValidationError`` by field if a value isn't valid anymore, for example
+    because another job has the name. Then nothing is created.
     """
     require_row(entry, AuditEntry)
     if (entry.kind, entry.action) != (AuditKind.JOB, AuditAction.DELETE):
         raise NotPossible(
             _("“%(entry)s” isn't the deletion of a job."), entry=str(entry), code="not_a_deletion"
         )
+    using = alias_for(Job)
+    return despite_contention(lambda: _restore(entry, using), using)
+
+
+def _restore(entry: AuditEntry, using: str) -> Job:
+    author = entry.actor or entry.via
+    text = f"restores job {entry.job_id} ({author}, {format_time_to_store(entry.at)})"
+    with transaction.atomic(using=using):
+        job = _deleted_job(entry)
+        _require_no_new_import(job, using)
+        save_for(job, text)
+        forget_deleted_import(job, using)
+    return job
+
+
+def _require_no_new_import(job: Job, using: str) -> None:
+    """Raise ``NotPossible`` if an import has created the deleted job again."""
+    imported = Job.objects.using(using).filter(
+        import_source=job.import_source, import_key=job.import_key, import_key__isnull=False
+    )
+    if (other := imported.first()) is not None:
+        raise NotPossible(
+            _(
+                "The deletion of %(job)s can't be undone, because an import has created the job "
+                "again. It is now the job %(other)s (number %(number)s)."
+            ),
+            job=str(job),
+            other=str(other),
+            number=other.pk,
+            code="imported_again",
+        )
+
+
+def _deleted_job(entry: AuditEntry) -> Job:
+    """Return an unsaved job with the values of the deleted one."""
     values, row = _stored_values(entry), deleted_row_of(entry)
     job, incomplete = Job(**from_stored(values)), []
     for field in STORED_FIELDS:
@@ -75,9 +115,7 @@ def restore(entry: AuditEntry) -> Job:
             setattr(job, field.attname, field.value_of(row))
     if incomplete:
         raise _incomplete(entry, incomplete)
-    author = entry.actor or entry.via
-    text = f"restores job {entry.job_id} ({author}, {format_time_to_store(entry.at)})"
-    return save_for(job, text)
+    return job
 
 
 def _stored_values(entry: AuditEntry) -> Mapping[str, Any]:

@@ -18,8 +18,10 @@ from django_dcron.contrib.importers.entry_plans import EntryPlan
 from django_dcron.contrib.importers.source_contents import WRITE_DELAY
 from django_dcron.contrib.importers.writing import CONTINUES, apply_entry_plans
 from django_dcron.jobs import placement
+from django_dcron.jobs.batch_reading import ORIGIN
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.management.dcron import importing
+from django_dcron.management.dcron.exits import NEGATIVE
 from django_dcron.models import AuditEntry, Cursor, Job, Node, Run
 from django_dcron.models.job_states import ARRIVED_PAUSED, HANDED_BACK
 from django_dcron.policies.lifecycle import State, Trigger
@@ -30,7 +32,7 @@ from django_dcron.utils.docs_links import with_link
 from tests.celery_app import app
 from tests.contrib.importers.beat_rows import Window, clocked, fill
 from tests.contrib.importers.conftest import Install
-from tests.factories import forget_entries, make_idle_job, make_job
+from tests.factories import forget_entries, make_idle_job, make_job, make_run
 from tests.management.calling import call
 
 pytestmark = [pytest.mark.django_db, pytest.mark.celery_beat]
@@ -1409,3 +1411,43 @@ def most_runs_of_a_job(runs: list[Run]) -> int:
 
 def findings_of_the_doctor() -> set[str]:
     return {each["code"] for each in call("doctor", "--json").json["findings"]}
+
+
+def restore_deleted(job: Job) -> Job:
+    control.delete(job)
+    return control.restore(AuditEntry.objects.filter(action="delete").latest("pk"))
+
+
+@pytest.mark.parametrize("has_history", [True, False])
+@pytest.mark.parametrize("options", [[], ["--disabled"], ["--shadow"]])
+def test_restored_job_still_belongs_to_its_entry(options: list[str], has_history: bool) -> None:
+    crontab_row("a", **twelve_hours_from_now())
+    call("import", SOURCE, "--apply", *options)
+    job = Job.objects.get()
+    if has_history:
+        make_run(job, "succeeded")
+    restored = restore_deleted(job)
+    assert [getattr(restored, name) == getattr(job, name) for name in ORIGIN] == [True] * 3
+
+    imported = call("import", SOURCE, "--json", *options).json
+    assert [(each["name"], each["outcome"]) for each in imported["jobs"]] == [("a", "same")]
+    if options:
+        assert call("handover", SOURCE, "--apply").code == 0
+        assert enabled_jobs() == ["a"]
+    assert call("handover", SOURCE, "--back", "--apply").code == 0
+    assert enabled_jobs() == []
+    control.delete(Job.objects.get())
+    assert "deleted here" in call("import", SOURCE).out
+
+
+def test_job_that_an_import_created_again_is_not_restored() -> None:
+    crontab_row("a", **twelve_hours_from_now())
+    call("import", SOURCE, "--apply")
+    control.delete(Job.objects.get())
+    call("import", SOURCE, "--apply", "--restore", "a")
+    job = Job.objects.get()
+    job.name = "b"
+    control.save(job)
+    result = call("revert", "a")
+    assert (result.code, Job.objects.count()) == (NEGATIVE, 1)
+    assert f"b (number {job.pk})" in result.err

@@ -3,6 +3,7 @@
 Invariants:
 
 - The restored job has all values of the deleted one, or nothing is created.
+- A deletion is undone once. Otherwise, two enabled jobs could do the same work.
 - It belongs to the declaration or to the import entry of the deleted job. So a sync or an import
   doesn't take it for another job.
 - It is a new job with a new id: it has no occurrence before its creation. The history of the
@@ -12,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
@@ -53,16 +55,51 @@ def deleted_row_of(entry: AuditEntry) -> Job | None:
     return rows.filter(pk=entry.object_id, deleted_at__isnull=False).first()
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredJob:
+    label: str
+    number: int
+
+
+def restored_job_of(entry: AuditEntry) -> RestoredJob | None:
+    """Return the job that the undoing of the deletion created; None if it wasn't undone.
+
+    The job may have been renamed, or deleted in turn.
+    """
+    using = alias_for(Job)
+    deletion = Deletion.objects.using(using).filter(pk=int(entry.object_id)).first()
+    if deletion is None or deletion.restored_job_id is None:
+        return None
+    row = Job.with_deleted.using(using).filter(pk=deletion.restored_job_id).first()
+    return RestoredJob(deletion.label if row is None else str(row), deletion.restored_job_id)
+
+
+def require_not_undone(entry: AuditEntry) -> None:
+    """Raise ``NotPossible`` if the deletion was undone before."""
+    if (restored := restored_job_of(entry)) is not None:
+        raise NotPossible(
+            _(
+                "The deletion of %(job)s was already undone. The restored job is %(restored)s "
+                "(number %(number)s)."
+            ),
+            job=entry.label,
+            restored=restored.label,
+            number=restored.number,
+            code="already_undone",
+        )
+
+
 def restore(entry: AuditEntry) -> Job:
     """Create a deleted job again, with the values that it had. ``entry``: that of its deletion.
 
     The job is enabled or paused as it was. Its history stays with the deleted job, and jobs that
     followed the deleted job don't follow the new one.
 
-    Raises ``NotPossible`` if the entry isn't the deletion of a job, if an import has created the
-    job again, or if a value had secrets, and the history of the deleted job, which has them, isn't
-    stored anymore. Raises ``ValidationError`` by field if a value isn't valid anymore, for example
-    because another job has the name. Then nothing is created.
+    Raises ``NotPossible`` if the entry isn't the deletion of a job, if the deletion was already
+    undone, if an import has created the job again, or if a value had secrets, and the history of
+    the deleted job, which has them, isn't stored anymore. Raises ``ValidationError`` by field if a
+    value isn't valid anymore, for example because another job has the name. Then nothing is
+    created.
     """
     require_row(entry, AuditEntry)
     if (entry.kind, entry.action) != (AuditKind.JOB, AuditAction.DELETE):
@@ -77,10 +114,14 @@ def _restore(entry: AuditEntry, using: str) -> Job:
     author = entry.actor or entry.via
     text = f"restores job {entry.job_id} ({author}, {format_time_to_store(entry.at)})"
     with transaction.atomic(using=using):
+        deletion = Deletion.objects.using(using).filter(pk=int(entry.object_id))
+        deletion.select_for_update().first()
+        require_not_undone(entry)
         job = _deleted_job(entry)
         _require_no_new_import(job, using)
         save_for(job, text)
         forget_deleted_import(job, using)
+        deletion.update(restored_job_id=job.pk)
     return job
 
 

@@ -1179,6 +1179,14 @@ class Migration(migrations.Migration):
                         verbose_name="values",
                     ),
                 ),
+                (
+                    "restored_job_id",
+                    models.BigIntegerField(
+                        help_text="The ID of the job that the undoing created. Null if it wasn't undone.",
+                        null=True,
+                        verbose_name="restored job",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "deletion",

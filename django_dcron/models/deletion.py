@@ -3,7 +3,8 @@
 Invariants:
 
 - ``jobs.deletion`` writes the row. ``jobs.audit.retention`` deletes it with the audit entry of the
-  deletion.
+  deletion. ``jobs.restoring`` marks it when the deletion is undone.
+- A deletion is undone once.
 - Values are whole. A value with secrets is omitted, because the row stays after the history has
   been erased.
 """
@@ -22,6 +23,11 @@ class Deletion(models.Model):
     label = ExactCharField(_("job"), max_length=LONGEST_LABEL)
     values = models.JSONField(
         _("values"), help_text=_("The job's fields, in the format of an export.")
+    )
+    restored_job_id = models.BigIntegerField(
+        _("restored job"),
+        null=True,
+        help_text=_("The ID of the job that the undoing created. Null if it wasn't undone."),
     )
 
     class Meta:

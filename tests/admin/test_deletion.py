@@ -235,6 +235,11 @@ def test_deletion_is_undone_after_a_confirmation(admin_client: Client, job: Job)
     creation = AuditEntry.objects.get(object_id=restored.pk)
     assert (creation.actor, creation.via, creation.action) == ("admin", "admin", "create")
 
+    assert f'href="{url}"' not in admin_client.get(entry_url).content.decode()
+    for method in (admin_client.get, admin_client.post):
+        assert f"number {restored.pk}" in " ".join(messages(method(url, follow=True)))
+    assert Job.objects.filter(name=job.name).get() == restored
+
 
 def test_refused_restore_is_a_message(admin_client: Client, job: Job) -> None:
     control.delete(job)

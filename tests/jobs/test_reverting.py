@@ -387,6 +387,23 @@ def test_deletion_is_not_undone_if_the_name_is_taken_or_a_row_is_missing() -> No
     assert not Job.objects.exists()
 
 
+def test_deletion_is_undone_once() -> None:
+    entry = deletion(make_idle_job())
+    restored = control.restore(entry)
+    restored.name = "renamed"
+    control.save(restored)
+    for label in ("renamed", f"renamed (deleted {restored.pk})"):
+        with pytest.raises(NotPossible) as caught:
+            control.restore(entry)
+        assert caught.value.code == "already_undone"
+        named = {name: caught.value.params[name] for name in ("restored", "number")}
+        assert named == {"restored": label, "number": restored.pk}
+        if Job.objects.exists():
+            make_run(restored, "succeeded")
+            latest = deletion(restored)
+    assert control.restore(latest).name == "renamed"
+
+
 def test_finished_job_is_restored_without_an_occurrence() -> None:
     job = make_idle_job(enabled=False, pause_reason=EXHAUSTED)
     Job.objects.filter(pk=job.pk).update(schedule="@at 2020-01-01T09:00")

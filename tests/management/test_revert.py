@@ -179,6 +179,19 @@ def test_deletion_that_cannot_be_undone(job: Job) -> None:
     assert call("revert", "shop/report", "--version", "2").code == USAGE_ERROR
 
 
+def test_undone_deletion_is_not_offered_again(job: Job) -> None:
+    control.delete(job)
+    call("revert", "shop/report")
+    restored = Job.objects.get()
+    restored.name = "renamed"
+    control.save(restored)
+    for command in ("show", "revert"):
+        result = call(command, "shop/report")
+        assert f"shop/renamed ({'number ' * (command == 'revert')}{restored.pk})" in result.err
+        assert "dcron revert" not in result.err
+    assert Job.objects.count() == 1
+
+
 def test_error_about_a_deleted_job_says_who_deleted_it(job: Job) -> None:
     make_run(job, "succeeded")
     with control.acting_as("mallory"):

@@ -33,7 +33,7 @@ from django_dcron.admin.jobs.revert_page import labeled_errors
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.audit_log import visible_entries
 from django_dcron.jobs.audit.entries import read_change
-from django_dcron.jobs.restoring import deletions
+from django_dcron.jobs.restoring import deletions, require_not_undone, restored_job_of
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Job
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 
@@ -50,14 +50,18 @@ def url_after_deletion(model_admin: JobAdmin, request: HttpRequest, job_id: int)
         return ""
     entries = _visible_deletions(model_admin, request).filter(job_id=job_id)
     entry = entries.order_by("pk").last()
-    return "" if entry is None else restore_url(entry, model_admin.admin_site)
+    if entry is None or restored_job_of(entry) is not None:
+        return ""
+    return restore_url(entry, model_admin.admin_site)
 
 
 def can_restore(request: HttpRequest, entry: AuditEntry, site: AdminSite) -> bool:
     """Return whether the entry is a deletion that the user can undo."""
     if (entry.kind, entry.action) != (AuditKind.JOB, AuditAction.DELETE):
         return False
-    return site.is_registered(Job) and _has_permission(site.get_model_admin(Job), request)
+    if not site.is_registered(Job) or not _has_permission(site.get_model_admin(Job), request):
+        return False
+    return restored_job_of(entry) is None
 
 
 def _has_permission(model_admin: ModelAdmin[Job], request: HttpRequest) -> bool:
@@ -82,9 +86,10 @@ def restore_view(model_admin: JobAdmin, request: HttpRequest, entry_id: int) -> 
         raise Http404
     if not entry.before.keys() <= model_admin.get_form(request).base_fields.keys():
         raise PermissionDenied
-    if request.method != "POST":
-        return _page(model_admin, request, entry)
     try:
+        if request.method != "POST":
+            require_not_undone(entry)
+            return _page(model_admin, request, entry)
         job = control.restore(entry)
     except ValidationError as error:
         _report(model_admin, request, entry, " ".join(labeled_errors(error)), messages.ERROR)

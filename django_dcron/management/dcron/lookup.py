@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.run_ids import id_range
 from django_dcron.jobs.audit.entries import actor_text
-from django_dcron.jobs.restoring import deleted_row_of, deletion_of
+from django_dcron.jobs.restoring import deleted_row_of, deletion_of, restored_job_of
 from django_dcron.jobs.sync import plan
 from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.output import time_text
@@ -187,10 +187,12 @@ def _hint(text: str, jobs: JobQuerySet) -> str:
 def _deletion_hint(deletion: AuditEntry) -> str:
     """Return who deleted the job, and what can be done."""
     label = shlex.quote(deletion.label)
-    text = (
-        f": {actor_text(deletion)} deleted it at {time_text(deletion.at)}. To undo that: manage.py "
-        f"dcron revert {label}. To show its changes: manage.py dcron audit {label}"
-    )
+    text = f": {actor_text(deletion)} deleted it at {time_text(deletion.at)}. "
+    if restored := restored_job_of(deletion):
+        text += f"That was undone: the restored job is {restored.label} ({restored.number})"
+    else:
+        text += f"To undo that: manage.py dcron revert {label}"
+    text += f". To show its changes: manage.py dcron audit {label}"
     if row := deleted_row_of(deletion):
         text += f". To show its runs: manage.py dcron history {shlex.quote(str(row))}"
     return text

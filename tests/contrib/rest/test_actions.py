@@ -121,7 +121,7 @@ def test_deletion_is_undone(api: Api) -> None:
     assert response.headers["ETag"] == '"1"'
     creation = entries_by_users().get()
     assert (creation.actor, creation.via, creation.action) == ("admin", "rest", "create")
-    assert problem(api.post("jobs/restore/", {"entry": entry.pk}), 400)["errors"]
+    problem(api.post("jobs/restore/", {"entry": entry.pk}), 409)
     problem(api.post("jobs/restore/", {"entry": creation.pk}), 400)
     assert Job.objects.filter(name=job.name).count() == 1
 

@@ -207,7 +207,7 @@ class JobViewSet(BulkJobViewSet):
         permissions=("add_job",),
         body=RestoreSerializer(),
         headers=(ETAG, LOCATION),
-        error_responses={409: "A value of the job isn't stored anymore."},
+        error_responses={409: "The deletion was already undone, or a value isn't stored."},
     )
     def restore(self, request: Request) -> Response:
         key = self.validate(RestoreSerializer, request.data)["entry"]

@@ -16,7 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.utils.translation import gettext
 
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
@@ -119,6 +121,7 @@ def _restore(entry: AuditEntry, using: str) -> Job:
         require_not_undone(entry)
         job = _deleted_job(entry)
         _require_no_new_import(job, using)
+        _require_free_name(job, using)
         save_for(job, text)
         forget_deleted_import(job, using)
         deletion.update(restored_job_id=job.pk)
@@ -141,6 +144,17 @@ def _require_no_new_import(job: Job, using: str) -> None:
             number=other.pk,
             code="imported_again",
         )
+
+
+def _require_free_name(job: Job, using: str) -> None:
+    """Raise ``ValidationError`` if another job has the name."""
+    named = Job.objects.using(using).filter(namespace=job.namespace, name=job.name)
+    if (other := named.first()) is not None:
+        text = gettext(
+            "Another job has the name %(name)s (number %(number)s). Rename or delete it first."
+        )
+        params = {"name": str(other), "number": other.pk}
+        raise ValidationError({"name": ValidationError(text, code="unique", params=params)})
 
 
 def _deleted_job(entry: AuditEntry) -> Job:

@@ -243,9 +243,9 @@ def test_deletion_is_undone_after_a_confirmation(admin_client: Client, job: Job)
 
 def test_refused_restore_is_a_message(admin_client: Client, job: Job) -> None:
     control.delete(job)
-    make_job(job.name)
+    other = make_job(job.name)
     response = admin_client.post(_restore_url(_deletion()), follow=True)
-    assert "already exists" in " ".join(messages(response))
+    assert f"number {other.pk}" in " ".join(messages(response))
     assert Job.objects.filter(name=job.name).count() == 1
 
 

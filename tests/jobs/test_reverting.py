@@ -377,8 +377,10 @@ def test_deletion_is_not_undone_if_the_name_is_taken_or_a_row_is_missing() -> No
     job = make_idle_job(limit_id="api")
     entry = deletion(job)
     other = make_idle_job(name=job.name)
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError) as caught:
         control.restore(entry)
+    ((taken,),) = caught.value.error_dict.values()
+    assert (taken.code, taken.params) == ("unique", {"name": str(other), "number": other.pk})
     control.delete(other)
     control.delete_limit(Limit.objects.get())
     with pytest.raises(ValidationError) as caught:

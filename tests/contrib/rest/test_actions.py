@@ -126,6 +126,15 @@ def test_deletion_is_undone(api: Api) -> None:
     assert Job.objects.filter(name=job.name).count() == 1
 
 
+def test_restore_needs_a_free_name(api: Api) -> None:
+    job = make_idle_job()
+    control.delete(job)
+    make_idle_job(name=job.name)
+    entry = AuditEntry.objects.get(action="delete")
+    response = api.post("jobs/restore/", {"entry": entry.pk})
+    assert [*problem(response, 400)["errors"]] == ["name"]
+
+
 @pytest.mark.parametrize("body", [{}, {"entry": 0}, {"entry": 10**6}, {"entry": 2**63}])
 def test_restore_needs_the_entry_of_a_deletion(api: Api, body: Any) -> None:
     assert [*problem(api.post("jobs/restore/", body), 400)["errors"]] == ["entry"]

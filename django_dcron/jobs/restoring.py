@@ -2,7 +2,8 @@
 
 Invariants:
 
-- The restored job has all values of the deleted one, or nothing is created.
+- The restored job has all values of the deleted one, except a pause that is over, or nothing is
+  created.
 - A deletion is undone once. Otherwise, two enabled jobs could do the same work.
 - It belongs to the declaration or to the import entry of the deleted job. So a sync or an import
   doesn't take it for another job.
@@ -21,6 +22,7 @@ from django.db import transaction
 from django.utils.translation import gettext
 
 from django_dcron.db.contention import despite_contention
+from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.deletion import LOST_FIELDS, STORED_FIELDS, forget_deleted_import
@@ -94,8 +96,9 @@ def require_not_undone(entry: AuditEntry) -> None:
 def restore(entry: AuditEntry) -> Job:
     """Create a deleted job again, with the values that it had. ``entry``: that of its deletion.
 
-    The job is enabled or paused as it was. Its history stays with the deleted job, and jobs that
-    followed the deleted job don't follow the new one.
+    The job is enabled or paused as it was. If its pause has ended meanwhile, it is enabled. Its
+    history stays with the deleted job, and jobs that followed the deleted job don't follow the new
+    one.
 
     Raises ``NotPossible`` if the entry isn't the deletion of a job, if the deletion was already
     undone, if an import has created the job again, or if a value had secrets, and the history of
@@ -119,7 +122,7 @@ def _restore(entry: AuditEntry, using: str) -> Job:
         deletion = Deletion.objects.using(using).filter(pk=int(entry.object_id))
         deletion.select_for_update().first()
         require_not_undone(entry)
-        job = _deleted_job(entry)
+        job = _deleted_job(entry, using)
         _require_no_new_import(job, using)
         _require_free_name(job, using)
         save_for(job, text)
@@ -157,8 +160,8 @@ def _require_free_name(job: Job, using: str) -> None:
         raise ValidationError({"name": ValidationError(text, code="unique", params=params)})
 
 
-def _deleted_job(entry: AuditEntry) -> Job:
-    """Return an unsaved job with the values of the deleted one."""
+def _deleted_job(entry: AuditEntry, using: str) -> Job:
+    """Return an unsaved job with the values of the deleted one, without a pause that is over."""
     values, row = _stored_values(entry), deleted_row_of(entry)
     job, incomplete = Job(**from_stored(values)), []
     for field in STORED_FIELDS:
@@ -170,6 +173,8 @@ def _deleted_job(entry: AuditEntry) -> Job:
             setattr(job, field.attname, field.value_of(row))
     if incomplete:
         raise _incomplete(entry, incomplete)
+    if job.paused_until is not None and job.paused_until <= database_now(using):
+        job.enabled, job.pause_reason, job.paused_until = True, "", None
     return job
 
 

@@ -8,13 +8,14 @@ from django.core.exceptions import ValidationError
 from pytest_django import Settings
 
 from django_dcron import control
+from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs import reverting
 from django_dcron.jobs.audit.differences import LONGEST
 from django_dcron.jobs.audit.entries import entries_of, logged_changes_of
 from django_dcron.jobs.representation import document_of, to_json
 from django_dcron.jobs.restoring import deletion_of
-from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Limit, Run
+from django_dcron.models import AuditEntry, Calendar, Cursor, Deletion, Job, Limit, Run
 from django_dcron.models.job_states import EXHAUSTED
 from tests.factories import make_idle_job, make_job, make_run
 
@@ -387,6 +388,20 @@ def test_deletion_is_not_undone_if_the_name_is_taken_or_a_row_is_missing() -> No
         control.restore(entry)
     assert "limit" in caught.value.error_dict
     assert not Job.objects.exists()
+
+
+def test_pause_that_has_ended_is_not_restored() -> None:
+    job = make_job(schedule="* * * * *")
+    control.pause(job, "deploy", until=database_now("default") + timedelta(hours=1))
+    entry = deletion(job)
+    stored = Deletion.objects.get()
+    stored.values["paused_until"] = "2020-01-01T00:00:00Z"
+    stored.save()
+    restored = control.restore(entry)
+    assert (restored.enabled, restored.pause_reason, restored.paused_until) == (True, "", None)
+    cursor = Cursor.objects.get()
+    assert cursor.next_at > cursor.placed_at
+    assert not Run.objects.exists()
 
 
 def test_deletion_is_undone_once() -> None:

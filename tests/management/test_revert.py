@@ -179,6 +179,27 @@ def test_deletion_that_cannot_be_undone(job: Job) -> None:
     assert call("revert", "shop/report", "--version", "2").code == USAGE_ERROR
 
 
+@pytest.mark.parametrize("namespaces", [["shop"], ["mail", "shop"]])
+def test_hint_about_a_deletion_names_no_job_of_another_namespace(namespaces: list[str]) -> None:
+    for namespace in namespaces:
+        other = make_idle_job(name="report", namespace=namespace)
+        other.max_attempts = 7
+        control.save(other)
+    deleted = make_idle_job(name="report")
+    control.delete(deleted)
+
+    result = call("revert", "report")
+    assert (result.code, "Several jobs" in result.err) == (USAGE_ERROR, True)
+    hint = call("show", "default/report").err
+    assert "dcron revert default/report." in hint
+    assert "dcron audit default/report" in hint
+    audited = call("audit", "default/report", "--json").json
+    assert {each["job_id"] for each in audited["entries"]} == {deleted.pk}
+    assert f"dcron revert {deleted.pk}." in call("show", str(deleted.pk)).err
+    assert call("revert", "default/report").code == 0
+    assert {*Job.objects.values_list("max_attempts", flat=True)} == {1, 7}
+
+
 def test_undone_deletion_is_not_offered_again(job: Job) -> None:
     control.delete(job)
     call("revert", "shop/report")

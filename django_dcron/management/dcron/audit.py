@@ -29,6 +29,7 @@ from django_dcron.management.dcron.option_values import (
 from django_dcron.management.dcron.output import Column, Output, time_text
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Via
 from django_dcron.models.audit_entry import AuditEntryQuerySet
+from django_dcron.policies.job_labels import label_of, split_label
 from django_dcron.utils.csv_cells import csv_cell
 
 HELP = (
@@ -120,7 +121,7 @@ def _of_job(entries: AuditEntryQuerySet, text: str) -> AuditEntryQuerySet:
         earlier = using.filter(action=AuditAction.DELETE, label=str(job)).order_by()
         return entries.filter(job_id__in={job.pk, *earlier.values_list("job_id", flat=True)[:1000]})
     except CommandError:
-        of_job = Q(label=text)
+        of_job = Q(label=label_of(*split_label(text)))
         if text.isdecimal() and len(text) <= 18:
             of_job |= Q(job_id=int(text))
         keys = set(using.filter(of_job).order_by().values_list("job_id", flat=True)[:1000])

@@ -16,7 +16,7 @@ from django_dcron.management.dcron.exits import usage_error
 from django_dcron.management.dcron.output import time_text
 from django_dcron.models import AuditEntry, Job, Node, Run
 from django_dcron.models.job import JobQuerySet
-from django_dcron.policies.job_labels import DEFAULT_NAMESPACE, label_of
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE, label_of, split_label
 from django_dcron.targets import declarations
 from django_dcron.utils.suggestions import did_you_mean, similar_names
 
@@ -46,11 +46,21 @@ def find_job(text: str, *, with_deleted: bool = False) -> Job:
 
 
 def find_job_or_deletion(text: str) -> Job | AuditEntry:
-    """Return the job, or else the audit entry of its deletion. Raises ``CommandError``."""
+    """Return the job, or else the audit entry of its deletion. Raises ``CommandError``.
+
+    The text is ambiguous if a deleted job has the whole name, and a job in another namespace has
+    the same name.
+    """
     jobs = _jobs()
-    if (found := _named_job(text, jobs) or _deletion_of(text)) is None:
-        raise _unknown_job(text, jobs)
-    return found
+    job, deletion = _named_job(text, jobs), _deletion_of(text)
+    if job is None:
+        if deletion is None:
+            raise _unknown_job(text, jobs)
+        return deletion
+    if deletion is not None and deletion.label != str(job) and restored_job_of(deletion) is None:
+        names = f"{_full_label(deletion.label)} (deleted) and {_full_name(job)}"
+        raise usage_error(f"Several jobs are named {text!r}: {names}.")
+    return job
 
 
 def _jobs(*, with_deleted: bool = False) -> JobQuerySet:
@@ -167,7 +177,7 @@ def _hint(text: str, jobs: JobQuerySet) -> str:
             return f"{missing}. dcron sync refuses it: {'; '.join(refused.details)}"
         return f"{missing}. Run manage.py dcron sync, or restart the nodes."
     if deletion := _deletion_of(text):
-        return _deletion_hint(deletion)
+        return _deletion_hint(text, deletion)
     if re.match(r"[A-Za-z_]\w*=", text):
         return ". To pass arguments to a run: --kwargs '{\"days\": 30}'"
     _, _, name = text.rpartition("/")
@@ -184,18 +194,22 @@ def _hint(text: str, jobs: JobQuerySet) -> str:
     return f". Did you mean {_join_names([str(job) for job in alike], ' or ')}?"
 
 
-def _deletion_hint(deletion: AuditEntry) -> str:
-    """Return who deleted the job, and what can be done."""
-    label = shlex.quote(deletion.label)
-    text = f": {actor_text(deletion)} deleted it at {time_text(deletion.at)}. "
+def _deletion_hint(text: str, deletion: AuditEntry) -> str:
+    """Return who deleted the job, and what can be done.
+
+    For a number, the commands have the number, because another job may have the name.
+    """
+    is_number = label_of(*split_label(text)) != deletion.label
+    label = text if is_number else shlex.quote(_full_label(deletion.label))
+    hint = f": {actor_text(deletion)} deleted it at {time_text(deletion.at)}. "
     if restored := restored_job_of(deletion):
-        text += f"That was undone: the restored job is {restored.label} ({restored.number})"
+        hint += f"That was undone: the restored job is {restored.label} ({restored.number})"
     else:
-        text += f"To undo that: manage.py dcron revert {label}"
-    text += f". To show its changes: manage.py dcron audit {label}"
+        hint += f"To undo that: manage.py dcron revert {label}"
+    hint += f". To show its changes: manage.py dcron audit {label}"
     if row := deleted_row_of(deletion):
-        text += f". To show its runs: manage.py dcron history {shlex.quote(str(row))}"
-    return text
+        hint += f". To show its runs: manage.py dcron history {shlex.quote(str(row))}"
+    return hint
 
 
 def _join_names(names: list[str], last: str = ", ") -> str:
@@ -207,3 +221,7 @@ def _join_names(names: list[str], last: str = ", ") -> str:
 
 def _full_name(job: Job) -> str:
     return f"{job.namespace}/{job.name}"
+
+
+def _full_label(label: str) -> str:
+    return "/".join(split_label(label))

@@ -227,7 +227,7 @@ class _Batch:
                 job, id_in_chains, stored.names.ids, stored.edges, jobs_of
             )
         cursor = stored.cursors.get(id_in_chains)
-        placed = placement.decide_placement(job, cursor, stored.now, before)
+        placed = placement.decide_placement(job, cursor, stored.now, before, phase=change.phase)
         try:
             placement.require_occurrence(job, placed.cursor)
         except ValidationError:

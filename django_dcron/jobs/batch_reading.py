@@ -43,6 +43,8 @@ class JobToSave:
     """The origin that an import replaces. None: the stored job keeps its origin."""
     reason: str = ""
     """The reason of the audit entry."""
+    phase: datetime | None = None
+    """An occurrence from which ``@every`` counts, if the job is new. None: it counts from now."""
 
     @property
     def key(self) -> int | None:

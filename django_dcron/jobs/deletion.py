@@ -106,11 +106,13 @@ def _delete(job: Job, expected_version: int | None, using: str, *, erase: bool) 
             unlinked = chains.delete_links(row, using)
             record_saves(unlinked, using, {job.pk: FOLLOWED_DELETED for job, _before in unlinked})
             _disable_exhausted_followers(followers, using)
-        Cursor.objects.using(using).filter(pk=row.pk).delete()
+        cursors = Cursor.objects.using(using).filter(pk=row.pk)
+        cursor = cursors.first()
+        cursors.delete()
         if row.import_key is not None:
             _remember_deleted_import(row, using)
         record_deletion(row, using)
-        _store_values(row, using)
+        _store_definition(row, cursor, using)
         delete_claimed_ahead([row.pk], database_now(using), using)
         runs = Run.objects.using(using).filter(job=row.pk)
         if erase or not runs.exists():
@@ -176,7 +178,7 @@ def remove_jobs_without_history(job_ids: Collection[int]) -> None:
             deleted.filter(pk__in=removable).delete()
 
 
-def _store_values(job: Job, using: str) -> None:
+def _store_definition(job: Job, cursor: Cursor | None, using: str) -> None:
     """Store what the undoing of the deletion needs."""
     documents = ((field, field.json_of(job)) for field in STORED_FIELDS)
     values = {
@@ -184,7 +186,8 @@ def _store_values(job: Job, using: str) -> None:
         for field, json_value in documents
         if same_json(field.redacted(json_value), json_value)
     }
-    Deletion.objects.using(using).create(job_id=job.pk, label=str(job), values=values)
+    phase = (cursor.previous_at or cursor.next_at) if cursor is not None else None
+    Deletion.objects.using(using).create(job_id=job.pk, label=str(job), values=values, phase=phase)
 
 
 def forget_deleted_import(job: Job, using: str) -> None:

@@ -114,6 +114,7 @@ def decide_placement(
     since: datetime | None = None,
     *,
     resumes: bool = False,
+    phase: datetime | None = None,
 ) -> Placement:
     """Compute the job's cursor from its definition, unless it is up to date and not quarantined.
 
@@ -123,11 +124,12 @@ def decide_placement(
     occurrences since the end of the pause are due.
     ``since``: The instant after which occurrences count, instead of ``now``. If
     ``cursor.placed_at`` is later, it counts instead.
+    ``phase``: The occurrence from which ``@every`` counts, if there is no cursor.
     ``resumes``: Whether a user resumes the job now. If a node has ended the pause early, the
     occurrences before its end count, too.
     """
     if cursor is None:
-        placement = Placement(Cursor(job=job), is_new=True)
+        placement = Placement(Cursor(job=job, previous_at=phase), is_new=True)
         _set_cursor(placement.cursor, job, now)
         return placement
     pause_over = _end_of_unnoticed_pause(before or job, now)

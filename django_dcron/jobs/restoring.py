@@ -7,7 +7,8 @@ Invariants:
 - A deletion is undone once. Otherwise, two enabled jobs could do the same work.
 - It belongs to the declaration or to the import entry of the deleted job. So a sync or an import
   doesn't take it for another job.
-- It is a new job with a new id: it has no occurrence before its creation. The history of the
+- It is a new job with a new id: it has no occurrence before its creation. ``@every``
+  keeps its phase. The history of the
   deleted job stays with the deleted row, because no run may start again.
 """
 
@@ -119,15 +120,15 @@ def _restore(entry: AuditEntry, using: str) -> Job:
     author = entry.actor or entry.via
     text = f"restores job {entry.job_id} ({author}, {format_time_to_store(entry.at)})"
     with transaction.atomic(using=using):
-        deletion = Deletion.objects.using(using).filter(pk=int(entry.object_id))
-        deletion.select_for_update().first()
+        rows = Deletion.objects.using(using).filter(pk=int(entry.object_id))
+        deletion = rows.select_for_update().first()
         require_not_undone(entry)
         job = _deleted_job(entry, using)
         _require_no_new_import(job, using)
         _require_free_name(job, using)
-        save_for(job, text)
+        save_for(job, text, deletion.phase if deletion is not None else None)
         forget_deleted_import(job, using)
-        deletion.update(restored_job_id=job.pk)
+        rows.update(restored_job_id=job.pk)
     return job
 
 

@@ -17,6 +17,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
@@ -53,9 +54,12 @@ def save(job: Job, *, expected_version: int | None = None) -> Job:
     return _save_change(JobToSave(job, expected_version))
 
 
-def save_for(job: Job, reason: str) -> Job:
-    """Save ``job`` as ``save`` does. Its audit entry has the reason."""
-    return _save_change(JobToSave(job, reason=reason))
+def save_for(job: Job, reason: str, phase: datetime | None = None) -> Job:
+    """Save ``job`` as ``save`` does. Its audit entry has the reason.
+
+    ``phase``: an occurrence from which ``@every`` counts, if the job is new.
+    """
+    return _save_change(JobToSave(job, reason=reason, phase=phase))
 
 
 def _save_change(change: JobToSave) -> Job:

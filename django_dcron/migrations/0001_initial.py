@@ -1180,6 +1180,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "phase",
+                    models.DateTimeField(
+                        help_text="An occurrence of the job. @every counts from it.",
+                        null=True,
+                        verbose_name="phase",
+                    ),
+                ),
+                (
                     "restored_job_id",
                     models.BigIntegerField(
                         help_text="The ID of the job that the undoing created. Null if it wasn't undone.",

@@ -24,6 +24,9 @@ class Deletion(models.Model):
     values = models.JSONField(
         _("values"), help_text=_("The job's fields, in the format of an export.")
     )
+    phase = models.DateTimeField(
+        _("phase"), null=True, help_text=_("An occurrence of the job. @every counts from it.")
+    )
     restored_job_id = models.BigIntegerField(
         _("restored job"),
         null=True,

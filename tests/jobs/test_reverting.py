@@ -390,6 +390,18 @@ def test_deletion_is_not_undone_if_the_name_is_taken_or_a_row_is_missing() -> No
     assert not Job.objects.exists()
 
 
+@pytest.mark.parametrize("has_run", [True, False])
+def test_interval_keeps_its_phase(has_run: bool) -> None:
+    job = make_job(schedule="@every 24h")
+    cursor = Cursor.objects.get()
+    cursor.next_at -= timedelta(hours=6)
+    cursor.previous_at = cursor.next_at - timedelta(hours=24) if has_run else None
+    cursor.save()
+    for _ in range(2):
+        job = control.restore(deletion(job))
+        assert Cursor.objects.get().next_at == cursor.next_at
+
+
 def test_pause_that_has_ended_is_not_restored() -> None:
     job = make_job(schedule="* * * * *")
     control.pause(job, "deploy", until=database_now("default") + timedelta(hours=1))

@@ -290,10 +290,10 @@ def test_unexpected_error_is_raised_after_earlier_jobs_were_saved(
 ) -> None:
     original = batch.placement.decide_placement
 
-    def decide(job: Job, *args: Any) -> Any:
+    def decide(job: Job, *args: Any, **options: Any) -> Any:
         if job.name == "new-2":
             raise RuntimeError("unexpected")
-        return original(job, *args)
+        return original(job, *args, **options)
 
     monkeypatch.setattr(batch.placement, "decide_placement", decide)
     jobs = [new(f"new-{n}") for n in range(4)]

@@ -180,7 +180,7 @@ def test_name_taken_between_validation_and_write_is_a_validation_error(
 
 
 def test_failed_save_is_rolled_back_and_can_be_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: object) -> None:
+    def broken(*args: object, **options: object) -> None:
         raise RuntimeError("half way")
 
     job = make_job()

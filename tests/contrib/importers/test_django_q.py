@@ -372,10 +372,10 @@ def test_entry_refused_by_the_database_does_not_affect_others(
 ) -> None:
     decide = placement.decide_placement
 
-    def decide_all_but_one(job: Job, *args: Any) -> placement.Placement:
+    def decide_all_but_one(job: Job, *args: Any, **options: Any) -> placement.Placement:
         if job.name == "bad":
             raise error
-        return decide(job, *args)
+        return decide(job, *args, **options)
 
     monkeypatch.setattr(placement, "decide_placement", decide_all_but_one)
     for name in ("bad", "good"):

@@ -637,10 +637,10 @@ def test_refused_job_does_not_affect_the_handover_of_others(
     last = set_last_run(10 * MINUTE)
     decide = placement.decide_placement
 
-    def decide_all_but_one(job: Job, *args: Any) -> placement.Placement:
+    def decide_all_but_one(job: Job, *args: Any, **options: Any) -> placement.Placement:
         if job.name == "bad" and job.enabled:
             raise OverflowError("too large")
-        return decide(job, *args)
+        return decide(job, *args, **options)
 
     monkeypatch.setattr(placement, "decide_placement", decide_all_but_one)
     done = call("handover", SOURCE, "--apply", "--json")

@@ -187,7 +187,13 @@ def _store_definition(job: Job, cursor: Cursor | None, using: str) -> None:
         if same_json(field.redacted(json_value), json_value)
     }
     phase = (cursor.previous_at or cursor.next_at) if cursor is not None else None
-    Deletion.objects.using(using).create(job_id=job.pk, label=str(job), values=values, phase=phase)
+    Deletion.objects.using(using).create(
+        job_id=job.pk,
+        label=str(job),
+        deleted_at=database_now(using),
+        values=values,
+        phase=phase,
+    )
 
 
 def forget_deleted_import(job: Job, using: str) -> None:

@@ -46,7 +46,7 @@ def deletions() -> AuditEntryQuerySet:
 def deletion_of(label: str) -> AuditEntry | None:
     """Return the latest deletion of a job with this label or number, if the audit log has one."""
     rows = Deletion.objects.using(alias_for(Deletion))
-    deletion = rows.filter(label=label).order_by("job_id").last()
+    deletion = rows.filter(label=label).order_by("deleted_at", "job_id").last()
     if deletion is None and label.isdecimal() and len(label) <= 18:
         deletion = rows.filter(pk=int(label)).first()
     if deletion is None:

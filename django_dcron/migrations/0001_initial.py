@@ -1172,6 +1172,7 @@ class Migration(migrations.Migration):
                         max_length=200, verbose_name="job"
                     ),
                 ),
+                ("deleted_at", models.DateTimeField(verbose_name="deleted at")),
                 (
                     "values",
                     models.JSONField(
@@ -1200,7 +1201,9 @@ class Migration(migrations.Migration):
                 "verbose_name": "deletion",
                 "verbose_name_plural": "deletions",
                 "default_permissions": (),
-                "indexes": [models.Index(fields=["label", "job_id"], name="dcron_deletion_label")],
+                "indexes": [
+                    models.Index(fields=["label", "deleted_at"], name="dcron_deletion_label")
+                ],
             },
         ),
         migrations.CreateModel(

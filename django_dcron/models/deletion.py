@@ -21,6 +21,7 @@ from django_dcron.models.exact_text import ExactCharField
 class Deletion(models.Model):
     job_id = models.BigIntegerField(_("job ID"), primary_key=True)
     label = ExactCharField(_("job"), max_length=LONGEST_LABEL)
+    deleted_at = models.DateTimeField(_("deleted at"))
     values = models.JSONField(
         _("values"), help_text=_("The job's fields, in the format of an export.")
     )
@@ -37,7 +38,7 @@ class Deletion(models.Model):
         verbose_name = _("deletion")
         verbose_name_plural = _("deletions")
         default_permissions = ()
-        indexes = (models.Index(fields=("label", "job_id"), name="dcron_deletion_label"),)
+        indexes = (models.Index(fields=("label", "deleted_at"), name="dcron_deletion_label"),)
 
     def __str__(self) -> str:
         return self.label

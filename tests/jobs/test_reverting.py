@@ -366,6 +366,14 @@ def test_namesake_in_another_case_is_not_restored() -> None:
     assert deletion_of(str(entry.job_id)) == entry
 
 
+def test_latest_deletion_is_found_although_the_job_is_older() -> None:
+    older, newer = make_idle_job(name="older"), make_idle_job(name="report")
+    control.delete(newer)
+    older.name = "report"
+    control.save(older)
+    assert deletion(older) == deletion_of("report")
+
+
 def test_default_of_the_deletion_is_restored(settings: Settings) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
     entry = deletion(make_idle_job())

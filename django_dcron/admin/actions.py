@@ -116,10 +116,17 @@ class ActionAdmin(BaseAdmin[M]):
             return False
         return obj is None or request.user.has_perms(action.also_needs(obj))
 
-    def refusal(self, request: HttpRequest, action: ObjectAction[M], obj: M) -> StrOrPromise:
-        """Return why this user can't apply the action to ``obj`` now, or an empty string."""
+    def refusal(
+        self, request: HttpRequest, action: ObjectAction[M], obj: M, *, in_list: bool = False
+    ) -> StrOrPromise:
+        """Return why this user can't apply the action to ``obj`` now, or an empty string.
+
+        ``in_list``: whether the row was selected in the list, perhaps with many others.
+        """
         if not self.may(request, action, obj):
             return _("You don't have permission to do this.")
+        if in_list and action.refusal_in_list is not None:
+            return action.refusal_in_list(obj)
         return action.refusal(obj)
 
     def buttons(self, request: HttpRequest, obj: M) -> list[Button]:
@@ -210,15 +217,17 @@ class ActionAdmin(BaseAdmin[M]):
         action: ObjectAction[M],
         objects: Iterable[M],
         *,
+        in_list: bool = False,
         shows_results: bool = True,
     ) -> list[ActionResult]:
         """Apply the action to each object. A refusal for one object doesn't affect the others.
 
+        ``in_list``: whether the objects were selected in the list.
         ``shows_results``: whether messages list the successes, too.
         """
         results, lines, cautions, problems = [], [], [], []
         applied: dict[int, M] = {}
-        for obj, outcome in self._outcomes(request, action, objects):
+        for obj, outcome in self._outcomes(request, action, objects, in_list):
             if isinstance(outcome, ActionResult):
                 results.append(outcome)
                 applied[obj.pk] = obj
@@ -236,17 +245,17 @@ class ActionAdmin(BaseAdmin[M]):
         return results
 
     def _outcomes(
-        self, request: HttpRequest, action: ObjectAction[M], objects: Iterable[M]
+        self, request: HttpRequest, action: ObjectAction[M], objects: Iterable[M], in_list: bool
     ) -> Iterator[tuple[M, ActionResult | StrOrPromise]]:
         """Apply the action to each object. Yields each object with its result or refusal text."""
         rows = list(objects)
         if action.apply_many is not None and len(rows) > 1:
-            yield from self._outcomes_of_many(request, action, action.apply_many, rows)
+            yield from self._outcomes_of_many(request, action, action.apply_many, rows, in_list)
             return
         for row in rows:
             # Read the row again: the last of many rows may have been read long ago.
             obj = self.get_queryset(request).filter(pk=row.pk).first()
-            refusal = self.refusal(request, action, obj) if obj else _("It no longer exists.")
+            refusal = self._refusal_now(request, action, obj, in_list)
             if obj is None or refusal:
                 yield obj or row, refusal
                 continue
@@ -254,6 +263,13 @@ class ActionAdmin(BaseAdmin[M]):
                 yield obj, self._apply(request, action, obj)
             except REFUSALS as error:
                 yield obj, error_text(error)
+
+    def _refusal_now(
+        self, request: HttpRequest, action: ObjectAction[M], obj: M | None, in_list: bool
+    ) -> StrOrPromise:
+        if obj is None:
+            return _("It no longer exists.")
+        return self.refusal(request, action, obj, in_list=in_list)
 
     def _apply(self, request: HttpRequest, action: ObjectAction[M], obj: M) -> ActionResult:
         if not action.refusal_if_hidden:
@@ -271,13 +287,14 @@ class ActionAdmin(BaseAdmin[M]):
         action: ObjectAction[M],
         apply: Callable[[HttpRequest, Sequence[M]], Sequence[ActionResult | Exception]],
         rows: Sequence[M],
+        in_list: bool,
     ) -> list[tuple[M, ActionResult | StrOrPromise]]:
         found = self.get_queryset(request).in_bulk([row.pk for row in rows])
         outcomes: dict[Any, tuple[M, ActionResult | StrOrPromise]] = {}
         allowed: list[M] = []
         for row in rows:
             obj = found.get(row.pk)
-            refusal = self.refusal(request, action, obj) if obj else _("It no longer exists.")
+            refusal = self._refusal_now(request, action, obj, in_list)
             if obj is None or refusal:
                 outcomes[row.pk] = obj or row, refusal
             else:

@@ -25,7 +25,7 @@ class ActionResult:
     created: Model | None = None
     """The row that the action created. The message links to it, and the button opens its page."""
     cautions: tuple[str, ...] = ()
-    """Warnings about the created row."""
+    """Warnings about the created row, or about what the action did."""
 
 
 def _no_refusal(obj: Any) -> StrOrPromise:
@@ -58,6 +58,10 @@ class ObjectAction(Generic[M]):
 
     With a reason, the row has no button and a request is refused. ``control`` decides whether the
     action is allowed.
+    """
+    refusal_in_list: Callable[[M], StrOrPromise] | None = None
+    """``refusal`` for rows that are selected in the list, which may have rows that the user didn't
+    think of. By default, it is the same.
     """
     form: type[ObjectActionForm] | None = None
     """The form shown before the action is applied. ``apply`` validates it again."""

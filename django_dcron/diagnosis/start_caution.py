@@ -90,6 +90,20 @@ def node_cautions(job: Job, live_namespaces: Collection[str]) -> list[str]:
     ]
 
 
+def handover_cautions(job: Job) -> tuple[str, ...]:
+    """Return that the work may be done twice if a user resumes the paused job.
+
+    Empty unless the job awaits its handover.
+    """
+    if not job.awaits_handover:
+        return ()
+    text = _(
+        "The job is resumed before the handover. If %(source)s still runs its entry, the work is "
+        "done twice."
+    )
+    return (text % {"source": job.import_source},)
+
+
 def twin_cautions(jobs: Iterable[Job], scope: Scope = EVERYTHING) -> dict[int, str]:
     """Return which other enabled job does the same work, by the key of each enabled job.
 

@@ -57,11 +57,19 @@ def why_not_resumed(job: Job) -> TranslatableText | None:
     """Return why the job isn't resumed, or None.
 
     A job that code no longer declares is resumed only by a sync, or by a person who names the job.
+    A job that awaits a handover is resumed only by the handover, or by a person who names the job.
     """
     if (text := why_not_resumable(job)) is not None:
         return text
     if job.pause_reason == NO_LONGER_DECLARED:
         return TranslatableText(
-            _("Code no longer declares the job. To resume it, name it instead of using a filter.")
+            _("Code no longer declares the job. Resume it by its name or on its page.")
+        )
+    if job.awaits_handover:
+        return TranslatableText(
+            _(
+                "The job is paused until the handover, because another scheduler runs its work. "
+                "To resume it earlier, resume it by its name or on its page."
+            )
         )
     return None

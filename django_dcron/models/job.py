@@ -136,7 +136,9 @@ class Job(JobSettings):
     @property
     def awaits_handover(self) -> bool:
         """Whether an import or a handover paused the job, and the next handover enables it."""
-        return not self.enabled and self.pause_reason in HANDOVER_REASONS
+        # An import of an export may have paused the job, too. It has no handover.
+        is_imported = bool(self.import_source)
+        return is_imported and not self.enabled and self.pause_reason in HANDOVER_REASONS
 
     def clean_fields(
         self,

@@ -23,6 +23,7 @@ from django_dcron.diagnosis.start_caution import CAUTIONS
 from django_dcron.jobs import pausing
 from django_dcron.jobs.action_texts import cancelled_text, paused_text, resumed_text
 from django_dcron.models import AuditAction, Job, Run
+from django_dcron.models.job_states import HANDED_BACK
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import Slot
 from tests.admin.conftest import (
@@ -364,6 +365,23 @@ def test_resume_cautions_that_another_enabled_job_does_the_same(
     shown = response.context["messages"]
     (caution,) = [str(each) for each in shown if each.level_tag == "warning"]
     assert "“old”: The enabled job new has the same target" in caution
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_resume_in_the_list_leaves_jobs_that_wait_for_a_handover(
+    admin_client: Client, others: int
+) -> None:
+    waiting = make_job("old", import_source="redbeat", import_key="old")
+    control.pause(waiting, HANDED_BACK)
+    mine = [make_job("mine", enabled=False, pause_reason="deploy")][:others]
+
+    problem = messages(_choose(admin_client, "resume", waiting, *mine))[-1]
+
+    assert escape(f"“{waiting}”") in problem
+    assert set(Job.objects.filter(enabled=True)) == set(mine)
+    _done, caution = messages(_press(admin_client, waiting, "resume"))
+    assert "redbeat" in caution
+    assert Job.objects.get(pk=waiting.pk).enabled
 
 
 def test_refused_job_of_a_list_does_not_stop_the_others(admin_client: Client) -> None:

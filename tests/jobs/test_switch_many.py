@@ -268,7 +268,7 @@ def test_pause_of_many_jobs_does_not_end_the_wait_for_a_handover(
     reason: str, hours: int | None
 ) -> None:
     """Their resumption would start the job while the old scheduler still runs its work."""
-    waiting = make_idle_job()
+    waiting = make_idle_job(import_source="redbeat")
     Job.objects.update(enabled=False, pause_reason=reason)
     until = None if hours is None else database_now("default") + timedelta(hours=hours)
     refused = control.pause_many([waiting], "deploy", until, replace=False)

@@ -18,13 +18,14 @@ from django_dcron.admin.jobs.arguments_form import ArgumentsForm
 from django_dcron.admin.jobs.copying import duplicate_job
 from django_dcron.admin.object_action import ActionResult, ObjectAction
 from django_dcron.diagnosis.start_caution import (
+    handover_cautions,
     start_cautions,
     start_cautions_of_many,
     twin_cautions,
 )
 from django_dcron.exceptions import InvalidValue
 from django_dcron.jobs.action_texts import paused_text, resumed_text, triggered_text
-from django_dcron.jobs.bulk_skips import why_not_paused, why_not_resumable
+from django_dcron.jobs.bulk_skips import why_not_paused, why_not_resumable, why_not_resumed
 from django_dcron.models import Job
 from django_dcron.utils.messages import TranslatableText
 
@@ -87,8 +88,9 @@ def _pause_job(job: Job, reason: str, until: datetime | None) -> ActionResult:
 
 
 def _resume(request: HttpRequest, job: Job) -> ActionResult:
+    cautions = handover_cautions(job)
     control.resume(job)
-    return ActionResult(resumed_text(job))
+    return ActionResult(resumed_text(job), cautions=cautions)
 
 
 def _resume_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
@@ -110,6 +112,10 @@ def _refusal_if_paused(job: Job) -> str:
 
 def _refusal_if_not_paused(job: Job) -> str:
     return _translated(why_not_resumable(job))
+
+
+def _refusal_to_resume_in_list(job: Job) -> str:
+    return _translated(why_not_resumed(job))
 
 
 def _translated(text: TranslatableText | None) -> str:
@@ -155,6 +161,7 @@ ACTIONS: tuple[ObjectAction[Job], ...] = (
         _resume,
         "pause",
         refusal=_refusal_if_not_paused,
+        refusal_in_list=_refusal_to_resume_in_list,
         apply_many=_resume_many,
         cautions_after=twin_cautions,
         explanation=gettext_lazy(

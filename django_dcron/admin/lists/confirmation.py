@@ -72,7 +72,7 @@ def confirm_or_perform(
     if len(selected) > most:
         text = _("Only the first %(count)d selected items were processed.") % {"count": most}
         model_admin.message_user(request, text, messages.WARNING)
-    model_admin.perform(request, action, selected[:most])
+    model_admin.perform(request, action, selected[:most], in_list=True)
     filters = request.POST.get(FILTERS, "")
     return HttpResponseRedirect(f"{request.path}?{filters}" if filters else request.get_full_path())
 
@@ -107,7 +107,7 @@ def _continue(
     for name, value in values.items():  # each group has the same end of a pause
         submitted[name] = value
     request.POST = submitted  # type: ignore[assignment]
-    results = model_admin.perform(request, action, batch, shows_results=False)
+    results = model_admin.perform(request, action, batch, in_list=True, shows_results=False)
     done = _number(numbers[DONE]) + len(batch)
     numbers[DONE] = str(done)
     numbers[CHANGED] = str(_number(numbers[CHANGED]) + len(results))
@@ -186,7 +186,7 @@ def _page(
     first_rows = list(rows[: most + 1])
     selected, refused = [], []
     for row in first_rows[:most]:
-        if refusal := model_admin.refusal(request, action, row):
+        if refusal := model_admin.refusal(request, action, row, in_list=True):
             refused.append((link(row, site), refusal))
         else:
             selected.append(row)

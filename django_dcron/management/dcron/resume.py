@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -14,7 +14,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_arguments import unknown_target_problem
 from django_dcron.diagnosis.job_list import next_run_of
-from django_dcron.diagnosis.start_caution import twin_cautions
+from django_dcron.diagnosis.start_caution import handover_cautions, twin_cautions
 from django_dcron.jobs.bulk_skips import why_not_resumed
 from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions
@@ -27,10 +27,10 @@ from django_dcron.models import Cursor, Job
 
 HELP = (
     "Resume jobs. Occurrences during the pause aren't run; use dcron backfill for them. A "
-    "selection by pattern or option skips jobs that aren't paused or that code no longer "
-    "declares, and asks for confirmation. Without --reason, it includes jobs that were paused for "
-    "other reasons. Exit codes: 1 if a job couldn't be resumed (the others are) or none match; 2 "
-    "if there is no such job and nothing was done."
+    "selection by pattern or option skips jobs that aren't paused, that code no longer declares or "
+    "that wait for a handover, and asks for confirmation. Without --reason, it includes jobs that "
+    "were paused for other reasons. Exit codes: 1 if a job couldn't be resumed (the others are) or "
+    "none match; 2 if there is no such job and nothing was done."
 )
 EXAMPLES = """
 resume nightly-report
@@ -70,6 +70,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
     before = [(job.enabled, job.version) for job in jobs]
+    of_handover = {job.pk: handover_cautions(job) for job in jobs}
     refused = control.resume_many(jobs)
     next_runs = _next_runs(jobs)
     problem_of = cache(unknown_target_problem)
@@ -81,7 +82,7 @@ def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
             (job.enabled, job.version) == earlier,
             next_runs.get(job.pk),
             problem_of(job.target),
-            twins.get(job.pk, ""),
+            (twins.get(job.pk, ""), *of_handover[job.pk]),
         )
         for position, (job, earlier) in enumerate(zip(jobs, before, strict=True))
     ]
@@ -98,7 +99,7 @@ def _next_runs(jobs: Sequence[Job]) -> dict[int, datetime | None]:
 
 
 def _done(
-    job: Job, is_unchanged: bool, next_run: datetime | None, problem: str, twin: str
+    job: Job, is_unchanged: bool, next_run: datetime | None, problem: str, repeats: Iterable[str]
 ) -> ActionOutcome:
     if not job.enabled:
         text = f"backfilled runs continue; {job.pause_reason}"
@@ -107,8 +108,7 @@ def _done(
     cautions = (problem,) if problem else ()
     if job.enabled and is_no_longer_declared(job):
         cautions = ("Code no longer declares the job, so the next sync pauses it.", *cautions)
-    if twin:
-        cautions = (twin, *cautions)
+    cautions = (*filter(None, repeats), *cautions)
     return ActionOutcome(
         f"{text}; next run {time_text(next_run)}" if next_run else text,
         {"enabled": job.enabled, "next": next_run},

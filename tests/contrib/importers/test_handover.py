@@ -190,6 +190,21 @@ def test_handover_keeps_jobs_paused_that_were_paused_by_name(waits: str) -> None
     assert enabled_jobs() == ["other"]
 
 
+def test_resume_of_many_jobs_does_not_anticipate_the_handover() -> None:
+    for name in ("a", "b"):
+        crontab_row(name, **twelve_hours_from_now())
+    call("import", SOURCE, "--apply", "--disabled")
+    make_job(name="mine", enabled=False, pause_reason="deploy")
+
+    shown = call("resume", "--all", "--yes", "--json").json
+
+    assert [each["job"] for each in shown["skipped"]] == ["a", "b"]
+    assert enabled_jobs() == ["mine"], "the old scheduler still runs the work of the others"
+    (by_name,) = call("resume", "a", "--json").json["results"]
+    assert enabled_jobs() == ["a", "mine"]
+    assert "twice" in by_name["cautions"][0]["message"]
+
+
 def test_handover_of_a_row_that_was_never_imported_keeps_it_paused() -> None:
     row = crontab_row()
     row.enabled = False

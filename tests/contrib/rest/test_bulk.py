@@ -18,6 +18,7 @@ from django_dcron.contrib.rest.runs import cancelling
 from django_dcron.db.now import database_now
 from django_dcron.jobs.sync import NO_LONGER_DECLARED
 from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Limit, Link, Run, Statistics
+from django_dcron.models.job_states import HANDED_BACK
 from tests.contrib.rest.conftest import Api, ApiWith, problem
 from tests.factories import entries_by_users, make_idle_job, make_job, make_run
 
@@ -313,16 +314,19 @@ def test_filters_skip_jobs_to_which_the_action_does_not_apply(
 ) -> None:
     control.pause(shop["import"], "broken")
     control.pause(shop["other"], NO_LONGER_DECLARED)
+    shop["waits"] = make_idle_job(name="waits", import_source="redbeat")
+    control.pause(shop["waits"], HANDED_BACK)
     for action, skipped, changed in (
-        ("pause", {"import", "other"}, {"export", "broken"}),
-        ("resume", {"other"}, {"import", "export", "broken"}),
+        ("pause", {"import", "other", "waits"}, {"export", "broken"}),
+        ("resume", {"other", "waits"}, {"import", "export", "broken"}),
     ):
         body = api.post(f"jobs/bulk/{action}/", {"all": True}).json()
         assert {each["name"] for each in body["results"]} == changed
         assert {each["id"] for each in body["skipped"]} == {shop[name].pk for name in skipped}
         assert all(each["detail"] for each in body["skipped"])
-    body = api.post("jobs/bulk/resume/", {"ids": [shop["other"].pk]}).json()
-    assert (len(body["results"]), body["skipped"]) == (1, [])
+    named = [shop["other"].pk, shop["waits"].pk]
+    body = api.post("jobs/bulk/resume/", {"ids": named}).json()
+    assert (len(body["results"]), body["skipped"]) == (2, [])
 
 
 @pytest.mark.parametrize(

@@ -149,12 +149,16 @@ class PauseForm(ReasonForm):
 
 
 class EditPauseForm(PauseForm):
-    """The form for a paused job. An empty reason keeps the current reason."""
+    """The form for a paused job. An empty reason keeps the current reason.
+
+    As an exception, it replaces the reason of a job that awaits its handover, so that the handover
+    doesn't enable the job.
+    """
 
     def __init__(self, data: Any = None, *, row: Job, **options: Any):
         until = localtime(row.paused_until).isoformat(" ", "seconds") if row.paused_until else ""
         super().__init__(data, row=row, initial={"until": until}, **options)
-        if row.pause_reason:
+        if row.pause_reason and not row.awaits_handover:
             self.fields["reason"].help_text = _("Leave empty to keep “%(reason)s”.") % {
                 "reason": row.pause_reason
             }

@@ -479,6 +479,17 @@ def test_change_pause_updates_reason_and_end(admin_client: Client) -> None:
     assert _history(job)[-1] == ("admin", AuditAction.PAUSE)
 
 
+def test_change_pause_ends_the_wait_for_a_handover(admin_client: Client) -> None:
+    job = control.pause(make_job(import_source="redbeat", import_key="report"), HANDED_BACK)
+    form = admin_client.get(action_url(job, "change_pause")).context["form"]
+    assert HANDED_BACK not in form["reason"].help_text
+
+    _press(admin_client, job, "change_pause", reason="", until="")
+
+    job.refresh_from_db()
+    assert (job.enabled, job.pause_reason) == (False, "by admin")
+
+
 def test_change_pause_of_unpaused_job_is_refused(admin_client: Client) -> None:
     job = make_job()
 

@@ -75,7 +75,8 @@ def _pause_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionRes
 
 def _change_pause(request: HttpRequest, job: Job) -> ActionResult:
     choices = validated_data(EditPauseForm, request, job)
-    reason = submitted_reason(request) if choices["reason"] else job.pause_reason
+    keeps_reason = not choices["reason"] and not job.awaits_handover
+    reason = job.pause_reason if keeps_reason else submitted_reason(request)
     return _pause_job(job, reason, choices["until"])
 
 

@@ -56,9 +56,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     selected = select(options, find_job)
     reason = bulk_actions.reason_with_user(options["reason"] or "")
     # As in the admin, only the pause of a named job replaces the reason and end of another pause,
-    # if it has a reason (even an empty one) or an end itself. Automatic pauses are always replaced.
+    # if it has a reason (even an empty one) or an end itself. Automatic pauses are always replaced,
+    # and so is the wait of a named job for the handover, which would otherwise enable the job.
     is_replacing = options["reason"] is not None or until is not None
-    replacing = {job.pk for job in selected.named} if is_replacing else set()
+    replacing = {job.pk for job in selected.named if is_replacing or job.awaits_handover}
     skipped = bulk_actions.skipped_jobs(selected, why_not_paused)
     plan = Plan(
         [bulk_actions.action_on_job(job) for job in selected.rows if job.pk not in skipped],

@@ -171,8 +171,9 @@ def test_handover_runs_no_paused_job(mode: str, is_disabled_in_source: bool) -> 
     assert not Run.objects.exists()
 
 
+@pytest.mark.parametrize("reason", [[], ["--reason", "acme left"]])
 @pytest.mark.parametrize("waits", ["imported", "handed back"])
-def test_handover_keeps_jobs_paused_that_were_paused_by_name(waits: str) -> None:
+def test_handover_keeps_jobs_paused_that_were_paused_by_name(waits: str, reason: list[str]) -> None:
     for name in ("p-1", "p-2", "other"):
         crontab_row(name, **twelve_hours_from_now())
     call("import", SOURCE, "--apply", *(["--disabled"] if waits == "imported" else []))
@@ -183,7 +184,7 @@ def test_handover_keeps_jobs_paused_that_were_paused_by_name(waits: str) -> None
     assert "paused until the handover" in skipped
     assert call("resume", "*", "--reason", "deploy", "--yes").code == 1, "none has this reason"
     assert enabled_jobs() == [], "the old scheduler still runs their work"
-    assert call("pause", "p-1", "p-2", "--reason", "acme left").code == 0
+    assert call("pause", "p-1", "p-2", *reason).code == 0
 
     assert call("handover", SOURCE, "--apply").code == 0
 

@@ -23,6 +23,7 @@ from django_dcron.jobs.action_texts import signed_reason
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.reverting import edit_of
 from django_dcron.models import AuditEntry, Cursor, Job, Run
+from django_dcron.models.job_states import HANDED_BACK
 from tests.contrib.rest.conftest import Api, problem
 from tests.factories import entries_by_users, make_idle_job, make_job, make_run
 from tests.waiting import TIMEOUT
@@ -183,6 +184,11 @@ def test_pause_with_an_empty_reason_or_end_replaces_those_of_a_paused_job(
 def test_pause_of_a_finished_job_replaces_its_reason(api: Api) -> None:
     job = make_idle_job()
     disable_exhausted([job.pk], "default")
+    assert api.post(f"jobs/{job.pk}/pause/").json()["pause_reason"] == "by admin"
+
+
+def test_pause_replaces_the_wait_for_a_handover(api: Api) -> None:
+    job = control.pause(make_idle_job(import_source="redbeat"), HANDED_BACK)
     assert api.post(f"jobs/{job.pk}/pause/").json()["pause_reason"] == "by admin"
 
 

@@ -213,7 +213,8 @@ class _Batch:
             check_origin(before, change.expected_origin)
             job.version = change.version + 1
             _require_declared_name(job, before)
-            if found := pause_end_errors(job, before):
+            may_start = change.is_handover and before.awaits_handover
+            if not may_start and (found := pause_end_errors(job, before)):
                 raise ValidationError(found)
             if placement.starts_again(before, job, stored.now):
                 job.enabled, job.pause_reason = True, ""

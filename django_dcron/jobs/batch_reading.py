@@ -41,6 +41,8 @@ class JobToSave:
     """The version that the change is based on. None: the instance's."""
     expected_origin: Origin | None = None
     """The origin that an import replaces. None: the stored job keeps its origin."""
+    is_handover: bool = False
+    """Whether the job may start although it waits for a handover."""
     reason: str = ""
     """The reason of the audit entry."""
     phase: datetime | None = None

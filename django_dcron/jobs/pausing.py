@@ -76,8 +76,8 @@ def pause(job: Job, reason: str = "", until: datetime | None = None) -> Job:
 
     Raises ``InvalidValue`` if the reason has more than 255 characters or can't be stored, or if
     ``until`` is naive, in the past or after 2199. Raises ``NotPossible`` with ``until`` if a sync
-    disabled the job, because the end of the pause would enable it. Raises ``Conflict`` if the job
-    has been deleted.
+    disabled the job or if it waits for a handover, because the end of the pause would enable it.
+    Raises ``Conflict`` if the job has been deleted.
     """
     return _switch(job, _pause_of(reason, until))
 

@@ -122,6 +122,15 @@ def save_imported(
     return _save_changes(changes, lambda done: None, keep_going=keep_going)
 
 
+def save_handed_over(jobs: Iterable[Job]) -> None:
+    """Save jobs as ``save_many`` does.
+
+    As an exception, the end of a pause may start a job that awaits its handover.
+    """
+    changes = [JobToSave(job, is_handover=True, reason=IMPORTED) for job in jobs]
+    _save_changes(changes, lambda done: None, keep_going=False)
+
+
 def _save_changes(
     changes: list[JobToSave], on_progress: OnProgress, *, keep_going: bool
 ) -> dict[int, Exception]:

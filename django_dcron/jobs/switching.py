@@ -67,9 +67,10 @@ class SwitchRequest:
     """Whether a pause replaces an earlier pause. Otherwise, a paused job is refused.
 
     Automatic pauses are always replaced, so that the job doesn't start without a person. A job that
-    a sync disabled is refused if the pause has an end, because the end would enable the job. A job
-    that awaits a handover counts as paused: if its reason were replaced, the resumption of many
-    jobs would start it while the old scheduler still runs its work.
+    a sync disabled or that awaits a handover is refused if the pause has an end, because the end
+    would enable the job. A job that awaits a handover counts as paused: if its reason were
+    replaced, the resumption of many jobs would start it while the old scheduler still runs its
+    work.
     """
 
     def is_done(self, row: Job, cursor: Cursor | None, now: datetime) -> bool:
@@ -151,18 +152,11 @@ class _Batch:
         cursor = self.cursors.get(row.pk)
         if self.switch.is_done(row, cursor, self.now):
             return
-        if self.switch.until and row.is_disabled_by_sync:
-            raise NotPossible(
-                _(
-                    "A sync disabled %(job)s, and the end of a pause would enable it. "
-                    "Pause it without an end."
-                ),
-                job=str(row),
-                code="disabled_by_sync",
-            )
         is_paused = not row.enabled and row.pause_reason not in AUTOMATIC_PAUSES
         if is_paused and not self.switch.replaces:
             raise NotPossible(_("%(job)s is already paused."), job=str(row), code="paused")
+        if self.switch.until:
+            _require_start_at_end(row)
         before = copy(row)
         _set(row, self.switch, self.using)
         placed = decide_placement(row, cursor, self.now, before, resumes=self.switch.enabled)
@@ -196,6 +190,28 @@ class _Batch:
             if job.version == self.versions[job.pk]:
                 # Otherwise, its other fields are outdated, and saving it must conflict.
                 job.version = row.version
+
+
+def _require_start_at_end(row: Job) -> None:
+    """Raise ``NotPossible`` if the end of a pause must not enable the job."""
+    if row.is_disabled_by_sync:
+        raise NotPossible(
+            _(
+                "A sync disabled %(job)s, and the end of a pause would enable it. "
+                "Pause it without an end."
+            ),
+            job=str(row),
+            code="disabled_by_sync",
+        )
+    if row.awaits_handover:
+        raise NotPossible(
+            _(
+                "%(job)s waits for the handover, and the end of a pause would start it before. "
+                "Pause it without an end."
+            ),
+            job=str(row),
+            code="awaits_handover",
+        )
 
 
 def _set(row: Job, switch: SwitchRequest, using: str) -> None:

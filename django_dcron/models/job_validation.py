@@ -51,6 +51,10 @@ TYPE_NAMES: dict[type, StrOrPromise] = {
 PAUSE_WITH_END_REFUSED = gettext_lazy(
     "A sync disabled the job, and the end of a pause would enable it. Remove the end of the pause."
 )
+WAIT_WITH_END_REFUSED = gettext_lazy(
+    "The job waits for the handover, and the end of a pause would start it before. Remove the end "
+    "of the pause."
+)
 
 JSON_EXAMPLES = {
     "args": '["Berlin", 5]',
@@ -156,14 +160,21 @@ def _end_errors(job: Job) -> dict[str, str]:
 
 
 def pause_end_errors(job: Job, stored: Job | None = None) -> dict[str, str]:
-    """Refuse the end of a pause for a job that a sync disabled, because the end would enable it.
+    """Refuse the end of a pause for a job that must not start at this end.
 
-    A new reason with the end changes nothing about that if a sync disabled ``stored``, the row.
+    A new reason with the end changes nothing about that for ``stored``, the row.
     """
-    disabled = stored or job
-    if job.enabled or job.paused_until is None or not disabled.is_disabled_by_sync:
+    if job.enabled or job.paused_until is None:
         return {}
-    return {"paused_until": str(PAUSE_WITH_END_REFUSED)}
+    refusal = why_pause_has_no_end(stored or job)
+    return {"paused_until": refusal} if refusal else {}
+
+
+def why_pause_has_no_end(job: Job) -> str:
+    """Return why the end of a pause must not enable the disabled job; empty if it may."""
+    if job.is_disabled_by_sync:
+        return str(PAUSE_WITH_END_REFUSED)
+    return str(WAIT_WITH_END_REFUSED) if job.awaits_handover else ""
 
 
 def _json_errors(field: str, kind: type, job: Job) -> dict[str, str]:

@@ -484,6 +484,10 @@ def test_change_pause_ends_the_wait_for_a_handover(admin_client: Client) -> None
     form = admin_client.get(action_url(job, "change_pause")).context["form"]
     assert HANDED_BACK not in form["reason"].help_text
 
+    assert messages(_press(admin_client, job, "change_pause", reason="", until="1h"))
+    job.refresh_from_db()
+    assert (job.pause_reason, job.paused_until) == (HANDED_BACK, None)
+
     _press(admin_client, job, "change_pause", reason="", until="")
 
     job.refresh_from_db()

@@ -26,7 +26,7 @@ from django_dcron.diagnosis import lookahead
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.models import Cursor, Job, Statistics
-from django_dcron.models.job_states import DECLARED_DISABLED
+from django_dcron.models.job_states import DECLARED_DISABLED, HANDED_BACK
 from django_dcron.schedules.schedule import Schedule
 from django_dcron.targets import commands
 from django_dcron.utils.messages import Language
@@ -340,11 +340,13 @@ def test_enabling_job_clears_pause_reason(admin_client: Client) -> None:
     assert (job.enabled, job.pause_reason) == (True, "")
 
 
-@pytest.mark.parametrize("reason", [DECLARED_DISABLED, "deploy"])
-def test_end_of_a_pause_is_refused_if_a_sync_disabled_the_job(
-    admin_client: Client, reason: str
+@pytest.mark.parametrize("stored", [DECLARED_DISABLED, HANDED_BACK])
+@pytest.mark.parametrize("reason", ["", "deploy"])
+def test_end_of_a_pause_is_refused_if_the_job_must_not_start(
+    admin_client: Client, reason: str, stored: str
 ) -> None:
-    job = make_idle_job(enabled=False, pause_reason=DECLARED_DISABLED)
+    job = make_idle_job(enabled=False, pause_reason=stored, import_source="redbeat")
+    reason = reason or stored
     changes = {"pause_reason": reason, **_inputs("paused_until", "2090-01-01 00:00:00")}
 
     refused = fill_in(admin_client, job_url(job), **changes)

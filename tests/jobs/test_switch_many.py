@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -277,19 +278,24 @@ def test_pause_of_many_jobs_does_not_end_the_wait_for_a_handover(
     assert (job.pause_reason, job.paused_until) == (reason, None)
 
 
-@pytest.mark.parametrize("replace", [True, False])
-@pytest.mark.parametrize("reason", [NO_LONGER_DECLARED, DECLARED_DISABLED])
-def test_job_disabled_by_a_sync_is_not_paused_with_an_end(reason: str, replace: bool) -> None:
+@pytest.mark.parametrize(
+    ("reason", "replace", "code"),
+    [
+        *product((NO_LONGER_DECLARED, DECLARED_DISABLED), (True, False), ("disabled_by_sync",)),
+        *product(HANDOVER_REASONS, (True,), ("awaits_handover",)),
+    ],
+)
+def test_job_that_must_not_start_is_not_paused_with_an_end(
+    reason: str, replace: bool, code: str
+) -> None:
     """The end of the pause would enable the job."""
-    disabled, other = make_idle_job(), make_idle_job()
+    disabled, other = make_idle_job(import_source="redbeat"), make_idle_job()
     Job.objects.filter(pk=disabled.pk).update(enabled=False, pause_reason=reason)
     until = database_now("default") + timedelta(seconds=1)
-    with refusal(NotPossible, "disabled_by_sync"):
+    with refusal(NotPossible, code):
         control.pause(disabled, "deploy", until)
     refused = control.pause_many([disabled, other], "deploy", until, replace=replace)
-    assert {at: getattr(error, "code", "") for at, error in refused.items()} == {
-        0: "disabled_by_sync"
-    }
+    assert {at: getattr(error, "code", "") for at, error in refused.items()} == {0: code}
     assert pausing.end_pauses(Job.objects.using("default")) == 1
     assert dict(Job.objects.values_list("pk", "enabled")) == {disabled.pk: False, other.pk: True}
     disabled.refresh_from_db()

@@ -45,7 +45,7 @@ from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs import chains
 from django_dcron.jobs.saving import TAKEN
 from django_dcron.models import Calendar, Job, Limit
-from django_dcron.models.job_validation import JSON_EXAMPLES, PAUSE_WITH_END_REFUSED
+from django_dcron.models.job_validation import JSON_EXAMPLES, why_pause_has_no_end
 from django_dcron.schedules.calendar_text import WEEKDAYS
 from django_dcron.schedules.sentences import replace_sentences
 from django_dcron.utils.json_values import same_json
@@ -261,9 +261,8 @@ class JobForm(JobModelForm):
         elif "paused_until" in self.changed_data and _has_passed(cleaned.get("paused_until")):
             text = _("The time is in the past. Enter a future time.")
             self.add_error("paused_until", ValidationError(text, code="passed"))
-        elif cleaned.get("paused_until") and self.instance.is_disabled_by_sync:
-            error = ValidationError(PAUSE_WITH_END_REFUSED, code="disabled_by_sync")
-            self.add_error("paused_until", error)
+        elif cleaned.get("paused_until") and (refusal := why_pause_has_no_end(self.instance)):
+            self.add_error("paused_until", ValidationError(refusal, code="no_end"))
         if not self.instance._state.adding and cleaned.get("seen_version") != self.instance.version:
             self._add_conflict(cleaned)
         return cleaned

@@ -30,7 +30,7 @@ from django_dcron.jobs.batch_reading import ORIGIN, Origin, check_origin, origin
 from django_dcron.jobs.batching import REFUSALS
 from django_dcron.jobs.locking import check_version, lock_all, lock_jobs
 from django_dcron.jobs.placement import is_retimed
-from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN, save_imported, save_many_for
+from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN, save_handed_over, save_imported
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.job_states import ARRIVED_PAUSED
@@ -290,7 +290,7 @@ def _begin_after_the_source(pairs: Sequence[tuple[EntryPlan, Job]]) -> None:
         _paused_until(definition, plan.ran_until)
         for definition, (plan, _job) in zip(definitions, starting, strict=True)
     ]
-    save_many_for(paused_jobs, IMPORTED)
+    save_handed_over(paused_jobs)
     # A job that has never run here, or its times, may be newer than the source's last run.
     begins: dict[int, datetime] = {}
     for (plan, job), definition, paused in zip(starting, definitions, paused_jobs, strict=True):

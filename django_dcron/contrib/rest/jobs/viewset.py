@@ -225,7 +225,8 @@ class JobViewSet(BulkJobViewSet):
         body=PauseSerializer(),
         headers=(ETAG,),
         error_responses={
-            409: "The job has been deleted, or a sync disabled it and `until` would enable it."
+            409: "The job has been deleted, or `until` would enable it although a sync disabled "
+            "it or it waits for a handover."
         },
     )
     def pause(self, request: Request, job_id: str) -> Response:

@@ -68,7 +68,10 @@ class EntryPlan:
     job: Job | None = field(default=None, repr=False)
     """The job to save."""
     existing: Job | None = field(default=None, repr=False)
-    """The job that the entry matches, as read, or the one that took its name during the import."""
+    """The job that the entry matches, as read, or one that took its name during the import.
+
+    The latter does the entry's work.
+    """
     other: Job | None = field(default=None, repr=False)
     """The job from another source that has the entry's name or does the same work."""
     ran_until: datetime | None = None
@@ -130,6 +133,11 @@ def working_job(plan: EntryPlan) -> Job | None:
     if plan.outcome is ImportOutcome.REFUSED:
         return existing
     return None if WORK & {*plan.changes} else existing or plan.other
+
+
+def has_work_of(plan: EntryPlan, job: Job) -> bool:
+    """Return whether the job executes what the job of the plan would execute."""
+    return plan.job is not None and not differing_values(job, plan.job, WORK)
 
 
 def store_origin(

@@ -15,10 +15,7 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import IntegrityError, OperationalError, transaction
 
 from django_dcron import control
-from django_dcron.contrib.importers.entry_plans import (
-    EntryPlan,
-    ImportOutcome,
-)
+from django_dcron.contrib.importers.entry_plans import EntryPlan, ImportOutcome, has_work_of
 from django_dcron.contrib.importers.origins import forget_deletions
 from django_dcron.contrib.importers.source_contents import unexpected_error_text
 from django_dcron.db.contention import despite_contention
@@ -200,9 +197,7 @@ def _write(plan: EntryPlan) -> EntryPlan:
 def _refusal(plan: EntryPlan, error: Exception) -> EntryPlan:
     existing, reasons = plan.existing, reasons_of(error)
     if existing is None and _is_taken(error):
-        jobs = Job.objects.using(alias_for(Job))
-        existing = jobs.filter(namespace=plan.namespace, name=plan.name).first()
-        reasons = (CREATED_MEANWHILE,)
+        existing, reasons = _new_job_with_its_work(plan), (CREATED_MEANWHILE,)
     return replace(
         plan,
         outcome=ImportOutcome.REFUSED,
@@ -213,6 +208,13 @@ def _refusal(plan: EntryPlan, error: Exception) -> EntryPlan:
         existing=existing,
         is_write_refused=True,
     )
+
+
+def _new_job_with_its_work(plan: EntryPlan) -> Job | None:
+    """Return the job that took the entry's name during the import, if it does the entry's work."""
+    jobs = Job.objects.using(alias_for(Job))
+    taken = jobs.filter(namespace=plan.namespace, name=plan.name).first()
+    return taken if taken is not None and has_work_of(plan, taken) else None
 
 
 def _is_taken(error: Exception) -> bool:

@@ -721,23 +721,32 @@ def test_refused_entry_that_is_disabled_in_the_source_does_not_count_as_unschedu
     assert "neither scheduler" not in done.out
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-def test_entry_whose_name_is_taken_during_the_handover_counts_as_the_job_that_has_it(
-    monkeypatch: pytest.MonkeyPatch, enabled: bool
+@pytest.mark.parametrize(
+    ("taken_by", "is_scheduled"),
+    [
+        ({}, True),
+        ({"enabled": False}, False),
+        ({"target": "tests.app.tasks.ok"}, False),
+        ({"args": [7]}, False),
+    ],
+)
+def test_entry_whose_name_is_taken_during_the_handover_counts_as_a_job_with_its_work(
+    monkeypatch: pytest.MonkeyPatch, taken_by: dict[str, Any], is_scheduled: bool
 ) -> None:
     for name in ("a", "taken"):
         crontab_row(name, **twelve_hours_from_now())
 
     def apply_after_a_creation(plans: Iterable[EntryPlan]) -> Iterator[EntryPlan]:
         compared = list(plans)
-        make_job(name="taken", enabled=enabled)
+        make_job(**{"name": "taken", "target": "tests.app.tasks.echo"} | taken_by)
         return apply_entry_plans(compared)
 
     monkeypatch.setattr(importing, "apply_entry_plans", apply_after_a_creation)
     done = call("handover", SOURCE, "--apply")
     assert done.code == 0
-    assert ("1 entry can't be imported, but has an enabled job here" in done.out) == enabled
-    assert ("neither scheduler" in done.out) != enabled
+    assert ("can't be imported, but has an enabled job here" in done.out) == is_scheduled
+    assert ("neither scheduler" in done.out) != is_scheduled
+    assert f"{1 + is_scheduled} job" in done.out
 
 
 @pytest.mark.parametrize(

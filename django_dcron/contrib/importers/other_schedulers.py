@@ -71,16 +71,19 @@ def find_other_runs(jobs: JobQuerySet, since: datetime, now: datetime) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class SourceChanges:
-    """What someone changed in a source since the last import.
+    """How a source differs from the jobs that were imported from it.
 
     Entries have the names that their jobs have or would get.
     """
 
     source: str
     added: tuple[str, ...]
-    """The new enabled entries, whose jobs the next import starts. None if jobs await a handover."""
+    """The enabled entries without a job, whose jobs the next import starts.
+
+    None if jobs await a handover.
+    """
     edited: tuple[str, ...]
-    """The other entries that were added or changed."""
+    """The other entries that have no job or were changed."""
     gone: tuple[Job, ...]
     """The jobs that are paused until a handover although their entries were deleted."""
 

@@ -154,9 +154,13 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
             text = _added_text(changes.source, changes.added)
             report.findings.add(Code.ENTRY_NOT_IMPORTED, CLUSTER, text)
         if changes.edited:
-            entries = number_of(len(changes.edited), "entry was", "entries were")
+            entries = number_of(
+                len(changes.edited),
+                "entry isn't imported or was changed since its import",
+                "entries aren't imported or were changed since their import",
+            )
             report.further_notes.append(
-                f"In {changes.source}, {entries} added or changed since the last import: "
+                f"In {changes.source}, {entries}: "
                 f"{NamedCount.of(changes.edited).listed}. This has no effect here. To take over "
                 f"the changes: manage.py dcron import {changes.source}"
             )
@@ -176,12 +180,13 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
 def _added_text(source: str, names: Sequence[str]) -> str:
     from django_dcron.contrib.importers.sources import process_name
 
-    entries = number_of(len(names), "entry was", "entries were")
+    entries = number_of(len(names), "entry isn't imported", "entries aren't imported")
     it = "it" if len(names) == 1 else "them"
+    command, scheduler = f"manage.py dcron import {source}", process_name(source)
     return (
-        f"In {source}, {entries} added since the last import: {NamedCount.of(names).listed}. No "
-        f"job here runs {it}. To import {it}: manage.py dcron import {source} --apply. If "
-        f"{process_name(source)} still runs, add --disabled."
+        f"In {source}, {entries}: {NamedCount.of(names).listed}. No job here runs {it}. To import "
+        f"{it} while {scheduler} still runs: {command} --disabled --apply. If {scheduler} has "
+        f"stopped: {command} --apply"
     )
 
 

@@ -11,7 +11,7 @@ lock. Just after a node starts or stops, another node may still hold the lock.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -85,18 +85,30 @@ def is_starting(node: Node) -> bool:
     return time_since(node, node.started_at) <= takeover_time()
 
 
-def namespaces_of_one_node(nodes: Iterable[Node], wanted: Iterable[str]) -> dict[str, list[str]]:
-    """Return which of the ``wanted`` namespaces only one node serves, by the key of each node.
+def working_nodes(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes that schedule jobs, or would do so if another node stopped.
 
-    The nodes that are live and not stalled are considered. ``nodes`` must include all of them.
+    ``nodes`` must include all nodes of their rings.
     """
-    working = [node for node in nodes if is_live(node) and not is_stalled(node)]
-    found: dict[str, list[str]] = {node.pk: [] for node in working}
-    for namespace in sorted(wanted):
-        serving = [node.pk for node in working if node.namespace in ("", namespace)]
-        if len(serving) == 1:
-            found[serving[0]].append(namespace)
-    return found
+    assigned = assigned_shards(nodes)
+    return [node for node in nodes if _works(node, has_shards=bool(assigned.get(node.pk)))]
+
+
+def _works(node: Node, *, has_shards: bool) -> bool:
+    """``has_shards``: whether shards are assigned to the node, which it must lead after a while."""
+    if not is_live(node) or is_stalled(node) or node.broker_unreachable_since is not None:
+        return False
+    leads_assigned = node.degraded or node.shards > 0 or not has_shards
+    return leads_assigned or is_starting(node)
+
+
+def serving_nodes(working: Iterable[Node], namespaces: Iterable[str]) -> dict[str, list[Node]]:
+    """Return which of the ``working`` nodes serve each of the namespaces."""
+    nodes = list(working)
+    return {
+        namespace: [node for node in nodes if node.namespace in ("", namespace)]
+        for namespace in sorted(namespaces)
+    }
 
 
 def is_skewed(node: Node) -> bool:

@@ -5,6 +5,7 @@ import re
 import shlex
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -18,7 +19,7 @@ from django_dcron.models import Calendar, Cursor, Job, Node, Run
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.targets.shadow import NOT_EXECUTED
 from tests.diagnosis.conftest import System, system
-from tests.factories import make_idle_job, make_job, make_run
+from tests.factories import make_idle_job, make_job, make_node, make_run
 from tests.management.calling import call, table
 
 __all__ = ["system"]
@@ -455,6 +456,43 @@ def test_nodes_says_which_of_them_can_be_stopped() -> None:
     Node.objects.filter(name="b").update(heartbeat_at=now - timedelta(hours=1))
     assert "If you stop a, nothing is scheduled for namespaces billing, shop." in call("nodes").out
     assert "If you stop" not in call("nodes", "--json").out
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("other", "is_safe"),
+    [
+        ({}, True),
+        ({"shards": 0, "degraded": True}, True),
+        ({"shards": 0}, False),
+        ({"broker_unreachable_since": datetime(2026, 1, 1, tzinfo=UTC)}, False),
+        ({"namespace": "mail"}, False),
+        (None, False),
+    ],
+)
+@pytest.mark.parametrize("has_jobs", [True, False])
+def test_nodes_says_that_any_node_can_be_stopped_only_if_another_takes_over(
+    other: dict[str, Any] | None, is_safe: bool, has_jobs: bool
+) -> None:
+    make_node("a", namespace="shop")
+    if other is not None:
+        make_node("b", **{"namespace": "shop"} | other)
+    if has_jobs:
+        make_idle_job(name="stock", namespace="shop")
+    is_other_namespace = other == {"namespace": "mail"}
+    out = call("nodes").out
+    assert ("Any one node" in out) == (is_safe or (is_other_namespace and not has_jobs))
+    assert ("If you stop a, nothing" in out) == (has_jobs and not is_safe)
+
+
+@pytest.mark.django_db
+def test_nodes_of_which_none_serves_a_job_do_not_replace_one_another() -> None:
+    make_node("a")
+    make_node("b")
+    make_idle_job(namespace="shop")
+    assert "Any one node" in call("nodes").out
+    Node.objects.update(namespace="mail")
+    assert "Any one node" not in call("nodes").out
 
 
 @pytest.mark.django_db

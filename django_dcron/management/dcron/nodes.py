@@ -101,17 +101,15 @@ def _stop_texts(found: Sequence[Node], nodes: Sequence[Node]) -> Iterator[str]:
     """Yield what stops if one of the ``found`` nodes stops. ``nodes`` are all nodes."""
     jobs = Job.objects.using(alias_for(Job)).order_by()
     wanted = jobs.filter(Q(enabled=True) | Q(paused_until__isnull=False))
-    alone = cluster.namespaces_of_one_node(
-        nodes, wanted.values_list("namespace", flat=True).distinct()
-    )
-    working = [node for node in found if node.pk in alone]
-    for node in working:
-        if namespaces := alone[node.pk]:
+    working = cluster.working_nodes(nodes)
+    serving = cluster.serving_nodes(working, wanted.values_list("namespace", flat=True).distinct())
+    for node in found:
+        if namespaces := [namespace for namespace, each in serving.items() if each == [node]]:
             more = len(namespaces) - NAMED
             names = ", ".join(namespaces[:NAMED]) + (f" and {more} more" if more > 0 else "")
             noun = "namespace" if len(namespaces) == 1 else "namespaces"
             yield f"If you stop {node.name}, nothing is scheduled for {noun} {names}."
-    if working and not any(alone[node.pk] for node in working):
+    if len(working) > 1 and all(len(each) > 1 for each in serving.values()):
         yield "Any one node can be stopped: other live nodes schedule its jobs."
 
 

@@ -35,6 +35,7 @@ from django_dcron.schedules.recurrence_text import parse_recurrence
 from django_dcron.schedules.sentences import (
     find_unknown_word,
     schedule_of_sentence,
+    single_time_error,
     suggest_single_time,
     with_weekdays,
 )
@@ -48,10 +49,6 @@ _ONE_FIELD = _(
     "2026-12-01T09:00 or @rrule (every second week)."
 )
 _SENTENCE = _("Schedule %(value)s is a sentence. Write it as %(schedule)s.")
-_SINGLE_TIME = _(
-    "Schedule %(value)s is a single time. To run the job once, write @at with a date and a time, "
-    "such as %(schedule)s."
-)
 _UNKNOWN_SENTENCE = _(
     "Schedule %(value)s isn't valid. Use cron fields, such as 30 9 * * MON-FRI for “every weekday "
     "at 9:30”, or a macro such as @hourly."
@@ -236,7 +233,7 @@ def _texts(text: str) -> list[tuple[FieldKind, str]]:
     if (looks_like_sentence or not has_fields) and (schedule := schedule_of_sentence(text)):
         raise InvalidSchedule(_SENTENCE, value=value, schedule=repr(schedule), code="sentence")
     if (looks_like_sentence or not has_fields) and (schedule := suggest_single_time(text)):
-        raise InvalidSchedule(_SINGLE_TIME, value=value, schedule=schedule, code="single_time")
+        raise single_time_error(text, schedule)
     if looks_like_sentence and (schedule := schedule_of_sentence(with_weekdays(text))):
         raise InvalidSchedule(
             _WORKING_DAYS, value=value, schedule=repr(schedule), code="working_days"

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 
+from django_dcron.exceptions import InvalidSchedule
 from django_dcron.schedules.sentence_dates import (
     DAY,
     DAYS,
@@ -39,7 +40,12 @@ from django_dcron.schedules.sentence_times import (
     with_at,
     without_match,
 )
+from django_dcron.utils.messages import gettext_noop as _
 
+_NOT_ONCE = _(
+    "Schedule %(value)s is a single time. To run the job once, write @at with a date and a time, "
+    "such as %(schedule)s."
+)
 MAX_LENGTH = 200
 _ORDINAL = r"(?:\d{1,2}(?:st|nd|rd|th)|last)"
 _ORDINALS = {"first": "1st", "second": "2nd", "third": "3rd", "fourth": "4th", "fifth": "5th"}
@@ -126,21 +132,22 @@ def schedule_of_sentence(text: str, today: date | None = None) -> str | None:
 def replace_sentences(text: str, today: date) -> str:
     """Return the text of a schedule with schedule text for each line that is a sentence.
 
-    A line for a single time on a day such as "tomorrow" becomes this time, such as
-    2026-12-04T18:00, which isn't a schedule either. The error then shows the schedule to write.
+    ``today`` is the date in the zone of the schedule. Raises ``InvalidSchedule`` for a single time
+    on a day such as "tomorrow". Only here can the error show its date.
     """
-    return "\n".join(
-        schedule_of_sentence(line, today) or _time_on_near_day(line, today) or line
-        for line in text.split("\n")
-    )
+    return "\n".join(_replace_sentence(line, today) for line in text.split("\n"))
 
 
-def _time_on_near_day(text: str, today: date) -> str:
-    """Return the single time if its date depends on the current one; otherwise, empty."""
-    suggested = suggest_single_time(text, today)
-    if suggested == suggest_single_time(text):
-        return ""
-    return suggested.removeprefix("@at ").removesuffix(f"T{_ANY_TIME}")
+def _replace_sentence(line: str, today: date) -> str:
+    schedule, suggested = schedule_of_sentence(line, today), suggest_single_time(line, today)
+    if not schedule and suggested != suggest_single_time(line):  # the date depends on ``today``
+        raise single_time_error(line, suggested)
+    return schedule or line
+
+
+def single_time_error(text: str, schedule: str) -> InvalidSchedule:
+    """Return the error for the text of a single time. ``schedule`` is the text to write."""
+    return InvalidSchedule(_NOT_ONCE, value=repr(text), schedule=schedule, code="single_time")
 
 
 def suggest_single_time(text: str, today: date | None = None) -> str:

@@ -20,7 +20,7 @@ Invariants:
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
@@ -77,6 +77,12 @@ def check_zone(name: object) -> str:
     raise InvalidTimeZone(
         _MISSPELLED, value=f"{name!r:.80}", near=repr(known[0]), code="unknown_zone"
     )
+
+
+def date_in(zone: str, instant: datetime) -> date:
+    """Return the date of ``instant``, an aware time, in ``zone``, or in UTC if it is unknown."""
+    name = zone if zone in _zone_names() else "UTC"
+    return instant.astimezone(ZoneInfo(name)).date()
 
 
 def offset_period_at(zone: str, instant: datetime) -> OffsetPeriod:

@@ -294,11 +294,23 @@ def test_sentence_with_unknown_word_is_refused(admin_client: Client) -> None:
 def test_error_of_a_single_time_names_its_date(admin_client: Client) -> None:
     typed = SIMPLE | {"schedule": "next friday at 18:00"}
     (message,) = errors(post_preview(admin_client, **typed))["schedule"]
+    assert "'next friday at 18:00'" in message
     suggested = re.search(r"@at (\S+T18:00)\.", message)
     assert suggested
     moment = datetime.fromisoformat(suggested[1])
     assert moment.weekday() == 4
     assert timedelta() < moment.date() - localdate() <= timedelta(days=7)
+
+
+def test_date_of_a_single_time_is_that_of_the_typed_zone(admin_client: Client) -> None:
+    """The dates of the two zones always differ, because their offsets are 25 hours apart."""
+    dates = []
+    for zone in ("Pacific/Pago_Pago", "Pacific/Kiritimati"):
+        typed = SIMPLE | {"schedule": "tomorrow at 9", "timezone": zone}
+        (message,) = errors(post_preview(admin_client, **typed))["schedule"]
+        dates += re.findall(r"@at (\S+)T09:00", message)
+    early, late = dates
+    assert early < late
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ def test_next_without_occurrences_exits_with_1() -> None:
         (["nightly"], "'nightly'.*nightly-report"),
         (["@dayly"], r"'@dayly'.*'@daily'\? Not a job: "),
         (["tomorrow at 14:30"], r"@at \d{4}-\d\d-\d\dT14:30\.$"),
+        (["tomorrow"], r"'tomorrow'.*@at \d{4}-\d\d-\d\dTHH:MM\.$"),
         (["tonight"], r"@at YYYY-MM-DDTHH:MM\.$"),
         (["61 * * * *"], r"'?61.*0-59\)\. .*'61 \* \* \* \*'"),
         (["2w"], r"'2w'.*@rrule.*\. .*'2w'"),

@@ -1,6 +1,7 @@
 """``dcron set``: changes, refusals and dry runs."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -70,6 +71,17 @@ def test_schedule_may_be_a_sentence_and_the_schedule_text_is_shown(job: Job) -> 
     assert Job.objects.get().schedule == "0 9 * * MON-FRI"
     assert call("set", "shop/report", "schedule=every 2 weeks on Friday at 9:00").code == 0
     assert Job.objects.get().schedule.startswith("@rrule ")
+
+
+def test_date_of_a_single_time_is_that_of_the_zone_of_the_job(job: Job) -> None:
+    """The dates of the two zones always differ, because their offsets are 25 hours apart."""
+    dates = []
+    for zone in ("Pacific/Pago_Pago", "Pacific/Kiritimati"):
+        error = call("set", str(job), "schedule=tomorrow at 9", f"timezone={zone}").err
+        assert "'tomorrow at 9'" in error
+        dates += re.findall(r"@at (\S+)T09:00", error)
+    early, late = dates
+    assert early < late
 
 
 @pytest.mark.parametrize("value", ["", "null"])

@@ -21,9 +21,10 @@ from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import models
 from django.db.models import Q
+from django.utils import translation
 from django.utils.dates import WEEKDAYS_ABBR
 from django.utils.text import capfirst
-from django.utils.timezone import get_current_timezone_name, localdate
+from django.utils.timezone import get_current_timezone_name, now
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -42,12 +43,14 @@ from django_dcron.admin.row_input import RowInputs
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
+from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import chains
 from django_dcron.jobs.saving import TAKEN
 from django_dcron.models import Calendar, Job, Limit
 from django_dcron.models.job_validation import JSON_EXAMPLES, why_pause_has_no_end
 from django_dcron.schedules.calendar_text import WEEKDAYS
 from django_dcron.schedules.sentences import replace_sentences
+from django_dcron.schedules.zones import date_in
 from django_dcron.utils.json_values import same_json
 from django_dcron.utils.time_format import format_site_time
 
@@ -157,13 +160,19 @@ def _explain_time(field: forms.SplitDateTimeField) -> None:
 
 
 class ScheduleFormField(forms.CharField):
+    zone = "UTC"
+    """The time zone of the schedule, which decides on the date of "tomorrow"."""
+
     def to_python(self, value: Any) -> str:
         """Return the text with ``\\n`` as line ends, because browsers send ``\\r\\n``.
 
         A line that is an English sentence, such as "every weekday at 9:30", becomes schedule text.
         """
         lines = (super().to_python(value) or "").splitlines()
-        return replace_sentences("\n".join(lines), localdate())
+        try:
+            return replace_sentences("\n".join(lines), date_in(self.zone, now()))
+        except InvalidSchedule as error:
+            raise ValidationError(error.translate(translation), code=error.code) from None
 
 
 class JobForm(JobModelForm):
@@ -229,8 +238,15 @@ class JobForm(JobModelForm):
                 field.example = _JSON_EXAMPLES.get(name, field.example)
             if isinstance(field, forms.SplitDateTimeField):
                 _explain_time(field)
+            if isinstance(field, ScheduleFormField):
+                field.zone = self._zone()
         has_arguments = self.fields.keys() >= {"args", "kwargs"}
         self.arguments = JobArguments.of_job_form(self) if has_arguments else None
+
+    def _zone(self) -> str:
+        """Return the typed time zone of the job, which may be invalid, or the one it has."""
+        typed = self["timezone"].value() if "timezone" in self.fields else None
+        return typed or self.instance.timezone
 
     def _limit_choices(self, name: str, model: type[models.Model]) -> None:
         """Offer the visible rows of ``model`` and the row that the job has already."""

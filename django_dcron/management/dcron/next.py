@@ -43,7 +43,7 @@ from django_dcron.management.dcron.output import (
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.sentences import replace_sentences
-from django_dcron.schedules.zones import check_zone
+from django_dcron.schedules.zones import check_zone, date_in
 from django_dcron.utils.messages import with_full_stop
 
 HELP = (
@@ -119,8 +119,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _job_or_schedule(text: str, zone: str | None) -> Job:
     """Return the named job, or an unsaved job with the given schedule in ``zone``."""
+    zone_or_default = zone or Job().timezone
     try:
-        zone_or_default = check_zone(zone or Job().timezone)
+        check_zone(zone_or_default)
         schedule = parse_schedule(text, zone_or_default)
         return Job(schedule=schedule.text, timezone=zone_or_default)
     except InvalidTimeZone as error:
@@ -130,7 +131,7 @@ def _job_or_schedule(text: str, zone: str | None) -> Job:
     try:
         job = find_job(text)
     except CommandError as error:
-        schedule_text = replace_sentences(text, timezone.localdate())
+        schedule_text = _without_sentences(text, zone_or_default)
         if " " in text and schedule_text != text:  # a single word is more likely a wrong name
             return _job_or_schedule(schedule_text, zone)
         if mistake.code == "single_time":
@@ -140,6 +141,13 @@ def _job_or_schedule(text: str, zone: str | None) -> Job:
             raise usage_error(f"Not a schedule: {why} Not a job: {error}") from mistake
         raise
     return job
+
+
+def _without_sentences(text: str, zone: str) -> str:
+    try:
+        return replace_sentences(text, date_in(zone, timezone.now()))
+    except InvalidSchedule as error:
+        raise usage_error(with_full_stop(error)) from error
 
 
 def _document(job: Job, ahead: Lookahead) -> dict[str, Any]:

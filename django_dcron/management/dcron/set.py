@@ -25,7 +25,7 @@ from django.utils import timezone
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import Conflict
+from django_dcron.exceptions import Conflict, InvalidSchedule
 from django_dcron.jobs import chains
 from django_dcron.jobs.portable import quoted_json
 from django_dcron.jobs.representation import (
@@ -52,6 +52,7 @@ from django_dcron.management.dcron.option_values import parse_json, parse_time_o
 from django_dcron.management.dcron.output import Output, add_json
 from django_dcron.models import Cursor, Job
 from django_dcron.schedules.sentences import replace_sentences
+from django_dcron.schedules.zones import date_in
 from django_dcron.targets import MASK, has_unrestored_mask, restore_secrets
 from django_dcron.targets.declared_fields import field_meant_by
 from django_dcron.utils.counts import number_of
@@ -227,6 +228,8 @@ def _parsed(assignments: Sequence[str], job: Job, now: datetime) -> dict[Documen
     ``now`` is the instant from which relative times count, the same for all jobs.
     """
     values: dict[DocumentField, Any] = {}
+    texts = dict(assignment.partition("=")[::2] for assignment in assignments)
+    zone = texts.get("timezone", job.timezone)
     named: set[str] = set()
     unreadable: set[str] = set()
     problems = []
@@ -240,7 +243,10 @@ def _parsed(assignments: Sequence[str], job: Job, now: datetime) -> dict[Documen
             problems.append(f"{name}: {_why_not_settable(name)}")
         else:
             try:
-                values[SETTABLE[name]] = _parse(SETTABLE[name], text, job, now)
+                values[SETTABLE[name]] = _parse(SETTABLE[name], text, job, zone, now)
+            except InvalidSchedule as error:
+                problems.append(f"{name}: {error}")
+                unreadable.add(name)
             except InvalidField as error:
                 problems.append(f"{name}: {quoted_json(text)}: {error}")
                 unreadable.add(name)
@@ -263,20 +269,24 @@ def _refusals(job: Job, values: Mapping[DocumentField, Any], unreadable: set[str
     return []
 
 
-def _parse(field: DocumentField, text: str, job: Job, now: datetime) -> Any:
-    """Return the value of the job's attribute. Raises ``InvalidField`` or ``CommandError``."""
+def _parse(field: DocumentField, text: str, job: Job, zone: str, now: datetime) -> Any:
+    """Return the value of the job's attribute.
+
+    ``zone`` is the job's time zone after the edit. Raises ``InvalidField``, ``InvalidSchedule`` or
+    ``CommandError``.
+    """
     if field.nullable and text in ("", NULL):
         return None
     if field.format is ValueFormat.TIME:
-        zone = timezone.get_current_timezone()
-        return field.read(parse_time_option(field.name, text, now, zone))
+        site_zone = timezone.get_current_timezone()
+        return field.read(parse_time_option(field.name, text, now, site_zone))
     if field.format is ValueFormat.DURATION and WITHOUT_UNIT.fullmatch(text) and float(text):
         raise usage_error(
             f"{field.name}: {quoted_json(text)}: The duration has no unit. Enter {text}s for "
             f"seconds, {text}m for minutes or {text}h for hours."
         )
     if field.name == "schedule":
-        text = replace_sentences(text, timezone.localdate(now))
+        text = replace_sentences(text, date_in(zone, now))
     if field.format in NOT_JSON:
         return field.read(text)
     try:

@@ -191,9 +191,15 @@ def test_many_pauses_with_one_reason_cause_a_note(system: System) -> None:
         control.pause(jobs[0], "quiet please (ann)")
     report = system.examine()
     assert report.healthy
-    (note,) = [note for note in report.notes if "quiet please" in note]
-    call_command(*shlex.split(note.partition("manage.py ")[2]), "--yes", stdout=StringIO())
-    assert all(Job.objects.values_list("enabled", flat=True))
+    make_idle_job(namespace="shop")
+    other = control.pause(make_idle_job(namespace="other"), "quiet please (ann)")
+    for namespace, left in (("shop", {other}), ("", set())):
+        with acting(lambda: Actor("ann", via=Via.CLI)):
+            control.pause_many(jobs, "quiet please (ann)")
+        notes = system.examine(namespace=namespace).notes
+        (note,) = [note for note in notes if "quiet please" in note]
+        call_command(*shlex.split(note.partition("manage.py ")[2]), "--yes", stdout=StringIO())
+        assert {*Job.objects.filter(enabled=False)} == left
     with acting(lambda: Actor("ann", via=Via.CLI)):
         control.pause_many(Job.objects.all(), "quiet please (ann)")
     report = system.examine()

@@ -516,9 +516,13 @@ def test_pause_of_all_jobs_by_users_is_a_warning(now: datetime) -> None:
     (issue,) = read_verdict("shop").issues
     assert issue.figures == {"jobs": 1, "paused": 1}
 
-    command = str(read_verdict().issues[0].remedy).partition("manage.py ")[2]
-    call_command(*shlex.split(command), "--yes")
-    assert {*Job.objects.filter(enabled=True)} == {*jobs[:2]}
+    with acting(lambda: Actor("ann", via=Via.CLI)):
+        control.pause(jobs[2], "quiet (ann)")
+    for namespace, resumed in (("shop", jobs[2:]), ("", jobs)):
+        command = str(read_verdict(namespace).issues[0].remedy).partition("manage.py ")[2]
+        call_command(*shlex.split(command), "--yes")
+        assert {*Job.objects.filter(enabled=True)} == {*resumed}
+        control.pause_many(jobs[2:], "quiet (ann)", replace=False)
     Job.objects.exclude(pk__in=[finished.pk, imported.pk]).delete()
     assert problems() == set(), "users have paused none of the jobs"
 

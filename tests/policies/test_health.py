@@ -1012,7 +1012,7 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
                 NamedCount(),
             ),
             {"jobs": "9", "paused": "8", "age": "10 min", "reason": "it's quiet (ann)"},
-            {"reason": shlex.quote("it's quiet (ann)")},
+            {"command": shlex.join(["resume", "--reason", "it's quiet (ann)"])},
         ),
         (
             {

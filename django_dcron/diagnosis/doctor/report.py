@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +23,7 @@ from django_dcron.locks import Lock
 from django_dcron.models import Job, Node
 from django_dcron.models.job_states import NO_LONGER_DECLARED
 from django_dcron.policies.health.facts import FreezeFacts, NamedCount, UserPauses
+from django_dcron.policies.health.outcomes import resume_command
 from django_dcron.policies.health.problems import FIND_UNLED_SHARDS, Issue, Problem
 from django_dcron.policies.health.verdict import Verdict
 from django_dcron.targets.shadow import PREFIX
@@ -127,7 +127,8 @@ class Report:
                 "dcron list --enabled --search shadow:"
             )
         if Problem.ALL_JOBS_PAUSED not in self.verdict.problems:
-            yield from map(_pauses_note, filter(_is_for_many, self.user_pauses))
+            for pauses in filter(_is_for_many, self.user_pauses):
+                yield _pauses_note(pauses, self.window.namespace)
         if self.undeclared:
             paused = number_of(self.undeclared.number, "paused job is", "paused jobs are")
             yield (
@@ -237,11 +238,11 @@ def _is_for_many(pauses: UserPauses) -> bool:
     return pauses.number >= MANY_PAUSES
 
 
-def _pauses_note(pauses: UserPauses) -> str:
+def _pauses_note(pauses: UserPauses, namespace: str) -> str:
     return (
         f"{number_of(pauses.number, 'job is', 'jobs are')} paused for one reason, the first since "
         f"{format_moment(pauses.since)}: {with_full_stop(pauses.reason)} To resume them: manage.py "
-        f"dcron resume --reason {shlex.quote(pauses.reason)}"
+        f"dcron {resume_command(pauses.reason, namespace)}"
     )
 
 

@@ -99,6 +99,15 @@ def _every_run_fails(facts: SystemFacts, jobs: int) -> Issue:
     )
 
 
+def resume_command(reason: str, namespace: str) -> str:
+    """Return the arguments of ``dcron`` that resume the jobs with the reason.
+
+    ``namespace``: that of the jobs; empty for all namespaces.
+    """
+    arguments = ["--namespace", namespace] if namespace else []
+    return shlex.join(["resume", *arguments, "--reason", reason])
+
+
 def _all_jobs_paused(facts: SystemFacts) -> Issue:
     """Return a warning: users may have forgotten their pauses, which look like a calm system."""
     number = sum(each.number for each in facts.user_pauses)
@@ -118,8 +127,8 @@ def _all_jobs_paused(facts: SystemFacts) -> Issue:
             **values,
         )
         remedy = TranslatableText(
-            _("To resume the jobs with this reason: manage.py dcron resume --reason %(reason)s"),
-            reason=shlex.quote(reason),
+            _("To resume the jobs with this reason: manage.py dcron %(command)s"),
+            command=resume_command(reason, facts.namespace),
         )
     else:
         summary = TranslatableText(

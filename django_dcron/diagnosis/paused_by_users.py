@@ -2,8 +2,8 @@
 
 Invariants:
 
-- The audit log decides. A job that is finished, auto-paused, imported as paused or disabled by a
-  sync has no pause of a user.
+- The audit log decides: a user paused the job, or disabled it with an edit. A job that is finished,
+  auto-paused, imported as paused or disabled by a sync has no pause of a user.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from collections import defaultdict
 from django_dcron.diagnosis.bounded_count import MAX_COUNTED
 from django_dcron.jobs.audit.entries import LoggedPause, pauses_by_users
 from django_dcron.models.job import JobQuerySet
+from django_dcron.models.job_states import AUTOMATIC_PAUSES, HANDOVER_REASONS
 from django_dcron.policies.health.facts import UserPauses
+
+_NOT_BY_USERS = (*AUTOMATIC_PAUSES, *HANDOVER_REASONS)
+"""Reasons of pauses that commands of a user may have written."""
 
 
 def find_user_pauses(jobs: JobQuerySet) -> tuple[UserPauses, ...]:
@@ -21,7 +25,8 @@ def find_user_pauses(jobs: JobQuerySet) -> tuple[UserPauses, ...]:
 
     No more than ``MAX_COUNTED`` + 1 of the jobs are examined, the latest ones.
     """
-    paused = jobs.filter(enabled=False).only("pause_reason").order_by("-pk")[: MAX_COUNTED + 1]
+    paused = jobs.filter(enabled=False).exclude(pause_reason__in=_NOT_BY_USERS)
+    paused = paused.only("pause_reason").order_by("-pk")[: MAX_COUNTED + 1]
     by_reason: defaultdict[str, list[LoggedPause]] = defaultdict(list)
     for pause in pauses_by_users(paused).values():
         by_reason[pause.reason].append(pause)

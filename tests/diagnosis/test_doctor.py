@@ -201,6 +201,10 @@ def test_many_pauses_with_one_reason_cause_a_note(system: System) -> None:
         call_command(*shlex.split(note.partition("manage.py ")[2]), "--yes", stdout=StringIO())
         assert {*Job.objects.filter(enabled=False)} == left
     with acting(lambda: Actor("ann", via=Via.CLI)):
+        control.pause_many(jobs)
+        assert not any("--reason" in note for note in system.examine().notes)
+        control.resume_many(jobs)
+    with acting(lambda: Actor("ann", via=Via.CLI)):
         control.pause_many(Job.objects.all(), "quiet please (ann)")
     report = system.examine()
     assert set(report.findings.counts) == {Code.ALL_JOBS_PAUSED}

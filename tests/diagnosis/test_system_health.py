@@ -31,7 +31,7 @@ from django_dcron.diagnosis.system_health import latest_incident, read_facts, re
 from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.definitions import definition_id
 from django_dcron.models import Attempt, Cursor, Incident, Job, Node, Run, Statistics, Via
-from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.models.job_states import EXHAUSTED, HANDED_BACK
 from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.policies.health.facts import NamedCount, WaitingCount
 from django_dcron.policies.health.problems import Problem, Severity
@@ -525,6 +525,29 @@ def test_pause_of_all_jobs_by_users_is_a_warning(now: datetime) -> None:
         control.pause_many(jobs[2:], "quiet (ann)", replace=False)
     Job.objects.exclude(pk__in=[finished.pk, imported.pk]).delete()
     assert problems() == set(), "users have paused none of the jobs"
+
+
+def _disable_with_an_edit(job: Job) -> None:
+    job.enabled = False
+    control.save(job)
+
+
+@pytest.mark.parametrize("disable", [control.pause, _disable_with_an_edit])
+def test_jobs_that_users_disabled_without_a_reason_are_a_warning(
+    disable: Callable[[Job], Any],
+) -> None:
+    make_node()
+    job = make_idle_job()
+    disable(job)
+    assert problems() == set(), "no user has disabled the job"
+    control.resume(job)
+    with acting(lambda: Actor("ann", via=Via.REST)):
+        disable(job)
+    (issue,) = read_verdict().issues
+    assert (issue.problem, issue.figures) == (Problem.ALL_JOBS_PAUSED, {"jobs": 1, "paused": 1})
+    with acting(lambda: Actor("ann", via=Via.CLI)):
+        control.pause(job, HANDED_BACK)
+    assert problems() == set(), "the handover enables the job"
 
 
 def test_overlong_run_is_reported(job: Job, now: datetime) -> None:

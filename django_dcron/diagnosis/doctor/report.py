@@ -235,7 +235,7 @@ def _freeze_note(freeze: FreezeFacts) -> str:
 
 
 def _is_for_many(pauses: UserPauses) -> bool:
-    return pauses.number >= MANY_PAUSES
+    return bool(pauses.reason) and pauses.number >= MANY_PAUSES
 
 
 def _pauses_note(pauses: UserPauses, namespace: str) -> str:

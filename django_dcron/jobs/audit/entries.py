@@ -33,6 +33,8 @@ FOLLOWED_RENAMED = "a job that it follows was renamed"
 FOLLOWED_DELETED = "a job that it follows was deleted"
 AUTOMATIC_CHANGES = (SYNCED, IMPORTED, FOLLOWED_RENAMED, FOLLOWED_DELETED)
 """The reasons of changes that nobody made as an edit of the job."""
+_SWITCHES = (AuditAction.PAUSE, AuditAction.RESUME, AuditAction.CHANGE)
+"""The actions that may enable or disable a job that exists."""
 ABOUT_NEW_RUNS = (AuditAction.BACKFILL, AuditAction.RERUN)
 """The actions of a job's entries that create runs and don't change the job."""
 
@@ -83,20 +85,29 @@ class LoggedPause:
 
 
 def pauses_by_users(jobs: Iterable[Job]) -> dict[int, LoggedPause]:
-    """Return the pause of each job for its present reason, if the log names a user."""
+    """Return the pause of each job for its present reason, if the log names a user.
+
+    It may be an edit that disabled the job, and it may have no reason.
+    """
     reasons = {job.pk: job.pause_reason for job in jobs}
     latest: dict[int, LoggedPause] = {}
     for keys in batches_of_keys(reasons.keys()):
-        pauses = AuditEntry.objects.using(alias_for(AuditEntry)).filter(
+        switches = AuditEntry.objects.using(alias_for(AuditEntry)).filter(
             kind=AuditKind.JOB,
             object_id__in=[*map(str, keys)],
-            action=AuditAction.PAUSE,
-            after__has_key="pause_reason",  # other entries only change the end of the pause
+            action__in=_SWITCHES,
+            # Other entries change other fields, or only the end of the pause.
+            after__has_any_keys=["enabled", "pause_reason"],
         )
-        for key, at, reason, actor in pauses.order_by("at", "pk").values_list(
-            "object_id", "at", "reason", "actor"
-        ):
-            latest[int(key)] = LoggedPause(at, reason, actor)
+        columns = ("object_id", "at", "actor", "action", "reason", "after")
+        for entry in switches.order_by("at", "pk").only(*columns):
+            key, reason = int(entry.object_id), entry.reason
+            if entry.after.get("enabled"):
+                latest.pop(key, None)
+                continue
+            if entry.action != AuditAction.PAUSE:
+                reason = entry.after.get("pause_reason", reasons[key])
+            latest[key] = LoggedPause(entry.at, reason, entry.actor)
     return {
         key: pause for key, pause in latest.items() if pause.user and pause.reason == reasons[key]
     }

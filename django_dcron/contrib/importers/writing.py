@@ -22,7 +22,6 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.db.updates import update_each
 from django_dcron.exceptions import BulkSaveError, Conflict
-from django_dcron.jobs.audit.entries import IMPORTED
 from django_dcron.jobs.batch_reading import ORIGIN, Origin, check_origin, origin_of
 from django_dcron.jobs.batching import REFUSALS
 from django_dcron.jobs.locking import check_version, lock_all, lock_jobs

@@ -4,6 +4,8 @@ Invariants:
 
 - The audit log decides: a user paused the job, or disabled it with an edit. A job that is finished,
   auto-paused, imported as paused or disabled by a sync has no pause of a user.
+- A job that waits for a handover has none either, although a user may have handed it back. The
+  handover enables it.
 """
 
 from __future__ import annotations

@@ -91,17 +91,24 @@ def node_cautions(job: Job, live_namespaces: Collection[str]) -> list[str]:
 
 
 def handover_cautions(job: Job) -> tuple[str, ...]:
-    """Return that the work may be done twice if a user resumes the paused job.
+    """Return that the source of a paused job may run it, too; empty if it waits for no handover.
 
-    Empty unless the job awaits its handover.
+    Call this function before the job is resumed.
     """
-    if not job.awaits_handover:
+    if not job.awaits_handover or is_shadow(job.target):
         return ()
-    text = _(
-        "The job is resumed before the handover. If %(source)s still runs its entry, the work is "
-        "done twice."
-    )
-    return (text % {"source": job.import_source},)
+    source, _space, path = job.import_source.partition(" ")
+    if path:  # a crontab, which has no handover
+        text = _(
+            "The job was imported as paused from %(source)s. If cron still runs its line, the work "
+            "is done twice."
+        )
+    else:
+        text = _(
+            "The job was paused until the handover from %(source)s. If %(source)s still runs its "
+            "entry, the work is done twice. To switch all jobs: manage.py dcron handover %(source)s"
+        )
+    return (text % {"source": source},)
 
 
 def twin_cautions(jobs: Iterable[Job], scope: Scope = EVERYTHING) -> dict[int, str]:

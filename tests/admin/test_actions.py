@@ -380,7 +380,7 @@ def test_resume_in_the_list_leaves_jobs_that_wait_for_a_handover(
     assert escape(f"“{waiting}”") in problem
     assert set(Job.objects.filter(enabled=True)) == set(mine)
     _done, caution = messages(_press(admin_client, waiting, "resume"))
-    assert "redbeat" in caution
+    assert "manage.py dcron handover redbeat" in caution
     assert Job.objects.get(pk=waiting.pk).enabled
 
 

@@ -95,9 +95,10 @@ def _resume(request: HttpRequest, job: Job) -> ActionResult:
 
 
 def _resume_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
+    cautions = [handover_cautions(job) for job in jobs]
     refused = control.resume_many(jobs)
     return [
-        refused.get(position) or ActionResult(resumed_text(job))
+        refused.get(position) or ActionResult(resumed_text(job), cautions=cautions[position])
         for position, job in enumerate(jobs)
     ]
 

@@ -173,7 +173,8 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
         paused = number_of(named.number, "paused job waits", "paused jobs wait")
         report.further_notes.append(
             f"{paused} for the handover from {source}: "
-            f"{named.listed}. To list all: manage.py dcron list --paused --source {source}"
+            f"{named.listed}. To list all: manage.py dcron list --paused --source {source}. To "
+            f"switch all, stop {process_name(source)} and run manage.py dcron handover {source}"
         )
 
 

@@ -17,6 +17,7 @@ from django_dcron.contrib.importers import celery_beat
 from django_dcron.contrib.importers.entry_plans import EntryPlan
 from django_dcron.contrib.importers.source_contents import WRITE_DELAY
 from django_dcron.contrib.importers.writing import CONTINUES, apply_entry_plans
+from django_dcron.diagnosis.doctor.report import MANY_PAUSES
 from django_dcron.jobs import placement
 from django_dcron.jobs.batch_reading import ORIGIN
 from django_dcron.jobs.cursors import disable_exhausted
@@ -1174,6 +1175,33 @@ def test_doctor_names_the_jobs_that_wait_for_the_handover() -> None:
     assert f"2 paused jobs wait for the handover from {SOURCE}: " in note
     assert [name in note for name in ("first", "second", "by-hand")] == [True, True, False]
     assert "first" in call("list", "--paused", "--source", SOURCE).out
+
+
+def test_doctor_recommends_the_handover_for_jobs_that_were_handed_back() -> None:
+    for number in range(MANY_PAUSES):
+        crontab_row(f"row-{number}", **twelve_hours_from_now())
+    make_idle_job()
+    assert call("import", SOURCE, "--apply").code == 0
+    assert call("handover", SOURCE, "--back", "--apply").code == 0
+    notes = " ".join(call("doctor", "--json").json["notes"])
+    assert f"manage.py dcron handover {SOURCE}" in notes
+    assert "dcron resume" not in notes, "both schedulers would run the jobs"
+
+
+@pytest.mark.parametrize("mode", ["--disabled", "--shadow", "--back"])
+def test_resume_of_a_job_that_waits_for_the_handover_names_the_handover(mode: str) -> None:
+    for name in ("a", "by-hand"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply", *(() if mode == "--back" else (mode,))).code == 0
+    control.pause(Job.objects.get(name="by-hand"))
+    if mode == "--back":
+        assert call("handover", SOURCE, "--back", "--apply").code == 0
+    results = call("resume", "a", "by-hand", "--json").json["results"]
+    cautions = {each["job"]: [one["message"] for one in each["cautions"]] for each in results}
+    assert any(f"manage.py dcron handover {SOURCE}" in each for each in cautions["a"]) == (
+        mode != "--shadow"
+    ), "a shadow executes nothing"
+    assert not any("handover" in each for each in cautions["by-hand"])
 
 
 def test_doctor_names_entries_that_were_edited_after_the_switch() -> None:

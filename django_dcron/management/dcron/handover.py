@@ -3,13 +3,13 @@
 Exit codes:
 
 - 0: success. Entries that can't be imported may exist, as long as no job waits for them.
-- 1: an imported job can't take over, or can't be handed back, or no job would run here.
+- 1: an imported job can't take over, or can't be handed back, or no job would run here, or the
+  source would run entries whose jobs were paused or have ended here.
 - 2: the source can't be read, or with ``--back``, it can't continue.
 """
 
 from __future__ import annotations
 
-import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,7 +37,7 @@ from django_dcron.contrib.importers.sources import (
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
-from django_dcron.management.dcron.import_output import here_and_there
+from django_dcron.management.dcron.handback_output import show_handback, show_handback_result
 from django_dcron.management.dcron.import_texts import (
     does_work,
     refused_texts,
@@ -271,10 +271,6 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         plan = plan_handback(source)
     except SourceProblem as error:
         raise usage_error(str(error)) from error
-    if plan.paused_here and not out.is_json:
-        _warn_of_paused_jobs(out, source, plan.paused_here)
-    if not out.is_json:
-        _warn_of_edited_jobs(out, source, plan.handbacks)
     done: list[Handback] = []
     progress = ProgressLines(out, "handover", len(plan.handbacks))
 
@@ -282,7 +278,7 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         done.extend(batch)
         if not out.is_json:
             for each in batch:
-                _show_handback(out, each, applied=options["apply"])
+                show_handback(out, each, applied=options["apply"])
             out.flush()
         progress.show(len(done))
 
@@ -290,7 +286,7 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         hand_back_all(plan.handbacks, HANDBACK_SOURCES[source], show)
     else:
         show(plan.handbacks)
-    _show_handback_result(out, source, done, plan.paused_here, applied=options["apply"])
+    show_handback_result(out, source, done, plan.paused_here, applied=options["apply"])
 
 
 def _check_can_hand_back(options: dict[str, Any]) -> None:
@@ -319,81 +315,3 @@ def _how_to_start(source: str) -> str:
         f"and start {process_name(source)}. It may then run everything that was due while it was "
         "stopped, although django-dcron ran it."
     )
-
-
-def _warn_of_paused_jobs(out: Output, source: str, paused_here: Sequence[Job]) -> None:
-    for job in paused_here:
-        state = "has run for the last time" if job.is_finished else "is paused"
-        out.line(f"! {job} {state} here, but is enabled in {source}", WARNING)
-    them = "it" if len(paused_here) == 1 else "them"
-    out.line(
-        f"! {source} runs {them} once it starts. To prevent this, disable {them} there first.",
-        WARNING,
-    )
-
-
-def _warn_of_edited_jobs(out: Output, source: str, planned: Sequence[Handback]) -> None:
-    for each in planned:
-        if each.edited:
-            texts = [
-                "{}: {} here, {} there".format(name, *here_and_there(name, here, there))
-                for name, (here, there) in each.edited.items()
-            ]
-            out.line(f"! {each.job} differs from {source}: {'; '.join(texts)}", WARNING)
-
-
-def _show_handback_result(
-    out: Output,
-    source: str,
-    done: Sequence[Handback],
-    paused_here: Sequence[Job],
-    *,
-    applied: bool,
-) -> None:
-    """Show the result of ``--back``. Raises ``CommandError`` if a job can't be handed back."""
-    failed = [each for each in done if each.error]
-    returned = [each for each in done if each.key is not None and not each.error]
-    if out.is_json:
-        gone = [each for each in done if each.key is None]
-        out.json(
-            {
-                "version": 1,
-                "source": source,
-                "applied": applied,
-                "jobs": [_reference(each.job) for each in returned],
-                "gone": [_reference(each.job) for each in gone],
-                "paused_here": [_reference(job) for job in paused_here],
-                "edited": [
-                    {**_reference(each.job), "fields": sorted(each.edited)}
-                    for each in done
-                    if each.edited
-                ],
-                "failed": [{**_reference(each.job), "error": each.error} for each in failed],
-            }
-        )
-    elif not applied:
-        out.line(
-            f"Nothing was written. To write, use --apply. {shlex.quote(source)} must be stopped."
-        )
-    else:
-        start = "" if failed else f" Start {source} now."
-        out.line(f"{number_of(len(returned), 'job')} handed back.{start}")
-    if failed:
-        continues, them = ("continues", "it") if len(failed) == 1 else ("continue", "them")
-        raise negative_result(
-            f"{number_of(len(failed), 'job')} can't be handed back and {continues} here. Correct "
-            f"or pause {them}, and repeat the command before you start {source}."
-        )
-
-
-def _reference(job: Job) -> dict[str, str]:
-    return {"namespace": job.namespace, "name": job.name}
-
-
-def _show_handback(out: Output, each: Handback, *, applied: bool) -> None:
-    if each.error:
-        out.line(f"failed {each.job} {each.error}", BAD)
-    elif each.key is None:
-        out.line(f"! {each.job} is gone from the source, and stays as it is here", WARNING)
-    else:
-        out.line(f"{'paused' if applied else 'pause'} {each.job}", GOOD)

@@ -24,7 +24,7 @@ from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.management.dcron import importing
 from django_dcron.management.dcron.exits import NEGATIVE
 from django_dcron.models import AuditEntry, Cursor, Job, Node, Run
-from django_dcron.models.job_states import ARRIVED_PAUSED, HANDED_BACK
+from django_dcron.models.job_states import ARRIVED_PAUSED, EXHAUSTED, HANDED_BACK
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.targets.redaction import CHANGED_MASK, MASK
@@ -240,10 +240,10 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     assert [job["name"] for job in shown["jobs"]] == ["a", "b"]
     assert [job["name"] for job in shown["paused_here"]] == ["paused"]
     lines = call("handover", SOURCE, "--back").out.splitlines()
-    assert lines[0].startswith("! paused "), "before the jobs that are handed back"
+    assert lines[2].startswith("! paused "), "after the jobs that are handed back"
     assert Job.objects.filter(enabled=True).count() == 2
 
-    assert call("handover", SOURCE, "--back", "--apply").code == 0
+    assert call("handover", SOURCE, "--back", "--apply").code == 1
     assert last_run_of(name="a") == last_due("a")
     assert due_at_beat() == ["paused"]
     reasons = dict(Job.objects.values_list("name", "pause_reason"))
@@ -255,6 +255,28 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     assert call("handover", SOURCE, "--apply").code == 0
     enabled = Job.objects.filter(enabled=True).values_list("name", flat=True)
     assert set(enabled) == {"a", "b", "new"}
+
+
+def test_script_starts_the_source_only_if_it_repeats_no_work() -> None:
+    """Otherwise, beat would send a mail again that was sent here, or run what a person paused."""
+    from django_celery_beat.models import PeriodicTask
+
+    for name in ("a", "mail", "paused"):
+        crontab_row(name, **twelve_hours_from_now())
+    PeriodicTask.objects.filter(name="mail").update(one_off=True)
+    assert call("import", SOURCE, "--apply").code == 0
+    control.pause(Job.objects.get(name="paused"), "ask Ann")
+    mail = Job.objects.get(name="mail")
+    Job.objects.filter(pk=mail.pk).update(enabled=False, pause_reason=EXHAUSTED)
+    back = ("handover", SOURCE, "--back")
+    for result in (call(*back), call(*back, "--apply"), call(*back, "--apply", "--json")):
+        assert result.code == 1
+        assert "disable there: mail (has run here), paused (paused here)." in result.err
+        assert f"Start {SOURCE} now" not in result.out
+    PeriodicTask.objects.exclude(name="a").update(enabled=False)
+    repeated = call(*back, "--apply")
+    assert (repeated.code, repeated.err) == (0, "")
+    assert f"Start {SOURCE} now" in repeated.out
 
 
 def test_interval_keeps_its_phase_when_handed_back() -> None:
@@ -1170,7 +1192,7 @@ def test_doctor_names_the_jobs_that_wait_for_the_handover() -> None:
     assert call("import", SOURCE, "--apply").code == 0
     control.pause(Job.objects.get(name="by-hand"))
     assert not noted()
-    assert call("handover", SOURCE, "--back", "--apply").code == 0
+    assert call("handover", SOURCE, "--back", "--apply").code == 1, "beat would run the third one"
     (note,) = noted()
     assert f"2 paused jobs wait for the handover from {SOURCE}: " in note
     assert [name in note for name in ("first", "second", "by-hand")] == [True, True, False]
@@ -1193,9 +1215,9 @@ def test_resume_of_a_job_that_waits_for_the_handover_names_the_handover(mode: st
     for name in ("a", "by-hand"):
         crontab_row(name, **twelve_hours_from_now())
     assert call("import", SOURCE, "--apply", *(() if mode == "--back" else (mode,))).code == 0
-    control.pause(Job.objects.get(name="by-hand"))
     if mode == "--back":
         assert call("handover", SOURCE, "--back", "--apply").code == 0
+    control.pause(Job.objects.get(name="by-hand"))
     results = call("resume", "a", "by-hand", "--json").json["results"]
     cautions = {each["job"]: [one["message"] for one in each["cautions"]] for each in results}
     assert any(f"manage.py dcron handover {SOURCE}" in each for each in cautions["a"]) == (
@@ -1437,7 +1459,8 @@ def test_whole_installation_is_handed_over_and_back() -> None:
         assert findings_of_the_doctor() == WITHOUT_A_NODE
 
         # Hand back. Beat sends only what never ran here: a paused job, and refused entries.
-        assert call("handover", SOURCE, "--back", "--apply").code == 0
+        handed_back = call("handover", SOURCE, "--back", "--apply")
+        assert (handed_back.code, f"{paused} (paused here)" in handed_back.err) == (1, True)
         assert not Job.objects.filter(enabled=True).exists()
         below_a_second = {name for name, kind in kinds.items() if "below a second" in kind.name}
         solar = {name for name, kind in kinds.items() if kind.name == "solar"}  # by the time of day

@@ -7,6 +7,7 @@ Invariants:
 - The phase of an interval differs between the schedulers, so any source run within one interval
   matches.
 - Otherwise, a shadow run matches one source run. A second source run counts as a duplicate.
+- A shadow that is paused here although its entry is enabled isn't compared: it has no runs.
 - As many runs as possible match. Each source run matches the latest shadow run that no later source
   run needs.
 """
@@ -16,11 +17,17 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
+from django_dcron.contrib.importers.entry_plans import (
+    DEFAULT_OPTIONS,
+    Changes,
+    differing_values,
+    with_values,
+)
 from django_dcron.contrib.importers.origins import match_entries
 from django_dcron.contrib.importers.source_contents import WRITE_DELAY, SourceEntry, SourceRuns
 from django_dcron.db.routing import alias_for
@@ -33,6 +40,8 @@ LATE = timedelta(seconds=60)
 EARLY = timedelta(seconds=1)
 """The tolerance for different clocks of two machines."""
 JOBS_AT_ONCE = 500
+TIMES = ("schedule", "timezone")
+"""The fields that decide when a job runs."""
 
 
 class DifferenceKind(StrEnum):
@@ -76,6 +85,17 @@ class ShadowComparison:
     """The number of shadow runs since the start of the comparison."""
     shared_task: str = ""
     """The task that other entries run, too, so that the job can't be compared. Usually empty."""
+    paused: bool = False
+    """Whether the job isn't compared, because it is paused here although its entry is enabled."""
+    edited: Changes = field(default_factory=dict)
+    """Maps the fields of ``TIMES`` that differ to the job's value and the source's.
+
+    Empty if the runs match.
+    """
+
+    @property
+    def is_comparable(self) -> bool:
+        return not (self.shared_task or self.paused)
 
     @property
     def differs(self) -> bool:
@@ -91,7 +111,7 @@ class ShadowComparison:
 class Coverage:
     """The numbers of shadows and runs that a report compared.
 
-    Shadows that can't be compared, because they share their task, count only in ``shared``.
+    Shadows that can't be compared count only in ``shared`` and ``paused``.
     """
 
     shadows: int
@@ -104,17 +124,21 @@ class Coverage:
     compared_runs: int
     shared: int = 0
     """Shadows that share their task with other entries."""
+    paused: int = 0
+    """Shadows that are paused here although their entries are enabled."""
 
     @classmethod
     def of(cls, shadows: Collection[ShadowComparison]) -> Coverage:
-        comparable = [each for each in shadows if not each.shared_task]
+        comparable = [each for each in shadows if each.is_comparable]
+        paused = sum(each.paused for each in shadows)
         return cls(
             shadows=len(comparable),
             due=sum(bool(each.runs or each.compared) for each in comparable),
             compared=sum(bool(each.compared) for each in comparable),
             runs=sum(each.runs for each in comparable),
             compared_runs=sum(each.compared for each in comparable),
-            shared=len(shadows) - len(comparable),
+            shared=len(shadows) - len(comparable) - paused,
+            paused=paused,
         )
 
     def suffices(self, percent: int) -> bool:
@@ -137,26 +161,40 @@ def compare_shadows(
     has run, are omitted: beat doesn't store when it ran.
     """
     shadows = {
-        matched.entry.origin: matched.job
+        matched.job: matched.entry
         for matched in match_entries(entries, namespace, source)
         if not matched.entry.omitted
         and matched.entry.origin not in source_runs.unread
         and matched.job is not None
         and is_shadow(matched.job.target)
     }
-    shadow_times = _due_times([job.pk for job in shadows.values()], since)
+    shadow_times = _due_times([job.pk for job in shadows], since)
     return [
-        _compare(
-            job,
-            shadow_times.get(job.pk, []),
-            source_runs.times.get(origin, ()),
-            source_runs,
-            max(since, job.created_at + LATE),
-            now,
-            source_runs.shared_tasks.get(origin, ""),
+        ShadowComparison(job, 0, paused=True)
+        if job.is_paused and entry.is_enabled
+        else _with_edits(
+            _compare(
+                job,
+                shadow_times.get(job.pk, []),
+                source_runs.times.get(entry.origin, ()),
+                source_runs,
+                max(since, job.created_at + LATE),
+                now,
+                source_runs.shared_tasks.get(entry.origin, ""),
+            ),
+            entry,
         )
-        for origin, job in shadows.items()
+        for job, entry in shadows.items()
     ]
+
+
+def _with_edits(compared: ShadowComparison, entry: SourceEntry) -> ShadowComparison:
+    """Add the differences of the schedules, which may explain those of the runs."""
+    if not compared.differs:
+        return compared
+    values = {name: entry.values[name] for name in TIMES if name in entry.values}
+    planned = with_values(compared.job, values, DEFAULT_OPTIONS)
+    return replace(compared, edited=differing_values(compared.job, planned, values))
 
 
 def _due_times(job_ids: list[int], since: datetime) -> Mapping[int, list[datetime]]:

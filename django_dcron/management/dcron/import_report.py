@@ -23,9 +23,11 @@ from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.management.dcron.exits import negative_result, usage_error
+from django_dcron.management.dcron.import_output import here_and_there
 from django_dcron.management.dcron.option_values import parse_past_time
 from django_dcron.management.dcron.output import BAD, WARNING, Output, iso, time_text
 from django_dcron.models import Job
+from django_dcron.policies.health.facts import NamedCount
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.utils.counts import number_of
 
@@ -83,6 +85,9 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
     if source_runs.unread:
         unread = number_of(len(source_runs.unread), "entry", "entries")
         raise negative_result(f"{unread} with unknown run times{above}.")
+    if not (coverage.shadows or coverage.shared):
+        paused = number_of(coverage.paused, "shadow is", "shadows are")
+        raise usage_error(f"Nothing can be compared: {paused} paused here.")
     if not coverage.shadows:
         shadows_text = number_of(coverage.shared, "shadow shares", "shadows share")
         raise usage_error(
@@ -114,6 +119,16 @@ def _show_report(
         for difference in shadow.only_in_shadow:
             reason = difference_reason(difference)
             out.line(f"only in shadow {shadow.job} {time_text(difference.at)}: {reason}", BAD)
+        for name, (here, there) in shadow.edited.items():
+            here_text, there_text = here_and_there(name, here, there)
+            out.line(
+                f"! {shadow.job} may differ because of its {name}: {here_text} here, {there_text} "
+                "there",
+                WARNING,
+            )
+    if paused := NamedCount.of([str(shadow.job) for shadow in shadows if shadow.paused]):
+        isnt = number_of(paused.number, "shadow isn't", "shadows aren't")
+        out.line(f"! {isnt} compared: paused here: {paused.listed}", WARNING)
     matched = sum(shadow.matched for shadow in shadows)
     in_source = sum(len(shadow.only_in_source) for shadow in shadows)
     in_shadow = sum(len(shadow.only_in_shadow) for shadow in shadows)
@@ -136,7 +151,7 @@ def _show_report(
             "The other scheduler stores only the latest run of each entry, so earlier shadow runs "
             "can't be compared."
         )
-    comparable = [shadow for shadow in shadows if not shadow.shared_task]
+    comparable = [shadow for shadow in shadows if shadow.is_comparable]
     if silent := [shadow.job for shadow in comparable if not (shadow.runs or shadow.compared)]:
         named = ", ".join(map(str, silent[:SILENT_NAMED]))
         more = ", ..." if len(silent) > SILENT_NAMED else ""
@@ -182,6 +197,8 @@ def _report_document(
             "only_in_shadow": [_difference(difference) for difference in shadow.only_in_shadow],
             "late": shadow.late / SECOND,
             "shared_task": shadow.shared_task,
+            "paused": shadow.paused,
+            "edited": sorted(shadow.edited),
         }
         for shadow in shadows
     ]

@@ -25,6 +25,7 @@ from django_dcron.management.dcron.exits import USAGE_ERROR
 from django_dcron.management.dcron.import_report import difference_reason
 from django_dcron.management.dcron.output import iso, time_text
 from django_dcron.models import Job, Run
+from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.lifecycle import State, Trigger
 from tests.contrib.importers.conftest import Install
 from tests.factories import make_job
@@ -312,6 +313,33 @@ def test_report_omits_jobs_that_are_not_shadows() -> None:
     assert compare_shadows([entry()], "default", SourceRuns({}, True), START, NOW) == []
 
 
+def test_shadow_that_a_person_paused_is_not_compared() -> None:
+    job = shadow_with_runs([at(0)])
+    control.pause(job, "ask Ann")
+    found = report([at(0, 1), at(5), at(10)])
+    assert (found.paused, found.differs, found.compared) == (True, False, 0)
+    coverage = Coverage.of([found])
+    assert (coverage.shadows, coverage.due, coverage.paused, coverage.shared) == (0, 0, 1, 0)
+
+
+def test_one_off_that_has_run_is_compared_although_it_is_finished() -> None:
+    job = shadow_with_runs([at(0), at(10)])
+    Job.objects.filter(pk=job.pk).update(enabled=False, pause_reason=EXHAUSTED)
+    assert report([at(0, 1), at(10, 1)]).matched == 2
+
+
+def test_report_names_the_schedule_that_was_edited_here() -> None:
+    job = shadow_with_runs([at(0), at(10)])
+    assert not report([at(0, 1), at(5), at(10, 1)]).edited
+    job.refresh_from_db()
+    job.schedule = "*/10 * * * *"
+    control.save(job)
+    assert report([at(0, 1), at(5), at(10, 1)]).edited == {
+        "schedule": ("*/10 * * * *", "* * * * *")
+    }
+    assert not report([at(0, 1), at(10, 1)]).edited, "the runs match"
+
+
 def test_report_omits_entries_that_were_not_imported() -> None:
     shadow_with_runs([at(5)])
     one_off = SourceEntry("row a", "a", omitted="a one-time row that has run")
@@ -365,6 +393,17 @@ def test_report_compares_shadows_with_runs_of_django_q2(django_q2: None) -> None
     assert beside_it["only_in_source"] == [
         {"at": iso(again), "why": DifferenceKind.TWICE, "other": iso(scheduled)}
     ]
+    job.refresh_from_db()
+    job.schedule = "0 0 * * *"
+    control.save(job)
+    assert (
+        "! a may differ because of its schedule: 0 0 * * * here, "
+        in call("import", "django-q2", "--report").out
+    )
+    control.pause(job, "ask Ann")
+    paused = call("import", "django-q2", "--report")
+    assert "! 1 shadow isn't compared: paused here: a" in paused.out
+    assert (paused.code, "1 shadow is paused here" in paused.err) == (2, True)
     control.delete(job)
     assert "--shadow --apply" in call("import", "django-q2", "--report").err
 

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -84,6 +84,8 @@ class SourceChanges:
     """
     edited: tuple[str, ...]
     """The other entries that have no job or were changed."""
+    disabled: tuple[Job, ...]
+    """The jobs that run here although their entries were disabled. None if all entries were."""
     gone: tuple[Job, ...]
     """The jobs that are paused until a handover although their entries were deleted."""
 
@@ -92,21 +94,22 @@ def find_changes(jobs: JobQuerySet, now: datetime) -> Iterator[SourceChanges]:
     """Yield the changes in sources whose jobs run here or wait for a handover.
 
     A source that can't be read is skipped. Entries are compared only if jobs of the source run
-    here. Disabled entries don't count: after a switch, people disable the entries of the old
-    scheduler.
+    here. New entries that are disabled don't count, nor do disabled entries if none is enabled:
+    after a switch, people disable all entries of the old scheduler.
     """
-    working = set(_working(jobs).order_by().values_list("import_source", flat=True))
+    working = dict(_working(jobs).order_by().values_list("pk", "import_source"))
     waiting = {job.pk: job.import_source for job in awaiting_jobs(jobs)}
-    for source in sorted({*working, *waiting.values()}):
+    for source in sorted({*working.values(), *waiting.values()}):
         with suppress(SourceProblem, DatabaseError):
             plans = compare_entries(
                 SCHEDULERS[source].read(now).entries, options=ComparisonOptions(source=source)
             )
-            edited = [plan for plan in plans if source in working and _is_edited(plan)]
+            edited = [plan for plan in plans if source in working.values() and _is_edited(plan)]
             yield SourceChanges(
                 source,
                 tuple(str(plan) for plan in edited if _is_added(plan)),
                 tuple(str(plan) for plan in edited if not _is_added(plan)),
+                _jobs_of_disabled_entries(plans, working),
                 tuple(job for job in jobs_without_entry(source, plans) if job.pk in waiting),
             )
 
@@ -115,6 +118,18 @@ def awaiting_jobs(jobs: JobQuerySet) -> JobQuerySet:
     """Return the jobs of known schedulers that are paused until a handover."""
     return jobs.filter(
         enabled=False, pause_reason__in=HANDOVER_REASONS, import_source__in=[*SCHEDULERS]
+    )
+
+
+def _jobs_of_disabled_entries(
+    plans: Sequence[EntryPlan], working: Collection[int]
+) -> tuple[Job, ...]:
+    matched = [(plan, plan.existing) for plan in plans if plan.existing is not None]
+    at_work = [(plan, job) for plan, job in matched if job.pk in working]
+    if not any(plan.entry.is_enabled for plan, _job in at_work):
+        return ()
+    return tuple(
+        job for plan, job in at_work if not plan.entry.is_enabled and "enabled" in plan.changes
     )
 
 

@@ -164,6 +164,8 @@ def _find_other_schedulers(window: Window, report: Report) -> None:
                 f"{NamedCount.of(changes.edited).listed}. This has no effect here. To take over "
                 f"the changes: manage.py dcron import {changes.source}"
             )
+        if changes.disabled:
+            report.further_notes.append(_disabled_text(changes.source, changes.disabled))
         if changes.gone:
             report.further_notes.append(_gone_text(changes.source, changes.gone))
     waiting = awaiting_jobs(jobs).exclude(pk__in=[job.pk for job in gone])
@@ -188,6 +190,17 @@ def _added_text(source: str, names: Sequence[str]) -> str:
         f"In {source}, {entries}: {NamedCount.of(names).listed}. No job here runs {it}. To import "
         f"{it} while {scheduler} still runs: {command} --disabled --apply. If {scheduler} has "
         f"stopped: {command} --apply"
+    )
+
+
+def _disabled_text(source: str, jobs: Sequence[Job]) -> str:
+    disabled = NamedCount.of([str(job) for job in jobs])
+    entries = number_of(disabled.number, "entry was", "entries were")
+    its, it = ("its job runs", "it") if disabled.number == 1 else ("their jobs run", "them")
+    named = shlex.join(disabled.names) + (" ..." if disabled.number > len(disabled.names) else "")
+    return (
+        f"In {source}, {entries} disabled since the last import, but {its} here: "
+        f"{disabled.listed}. To pause {it}: manage.py dcron pause {named}"
     )
 
 

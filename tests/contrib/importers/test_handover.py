@@ -1245,6 +1245,30 @@ def test_doctor_names_entries_that_were_edited_after_the_switch() -> None:
     assert not noted(), "the jobs don't run here"
 
 
+def test_doctor_names_jobs_whose_entry_was_disabled_after_the_switch() -> None:
+    from django_celery_beat.models import PeriodicTask
+
+    def noted() -> list[str]:
+        notes = call("doctor", "--json").json["notes"]
+        return [note for note in notes if "manage.py dcron pause" in note]
+
+    for name in ("stopped", "stopped too", "same", "never"):
+        crontab_row(name, **twelve_hours_from_now())
+    PeriodicTask.objects.filter(name="never").update(enabled=False)
+    assert call("import", SOURCE, "--apply").code == 0
+    assert not noted()
+    PeriodicTask.objects.filter(name__startswith="stopped").update(enabled=False)
+    (note,) = noted()
+    assert "2 entries were disabled since the last import" in note
+    PeriodicTask.objects.update(enabled=False)
+    assert not noted(), "someone disabled the old scheduler as a whole"
+    PeriodicTask.objects.filter(name="same").update(enabled=True)
+    assert call(*shlex.split(note.partition("manage.py dcron ")[2])).code == 0
+    assert not noted()
+    enabled = Job.objects.filter(enabled=True).values_list("name", flat=True)
+    assert [*enabled] == ["same"]
+
+
 def test_doctor_reports_enabled_entries_that_were_not_imported() -> None:
     def found() -> list[str]:
         findings = call("doctor", "--json").json["findings"]

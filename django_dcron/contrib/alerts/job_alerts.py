@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
@@ -40,6 +41,7 @@ from django_dcron.policies.alerting import (
     detect_events,
     without_muted,
 )
+from django_dcron.targets.shadow import is_shadow
 
 OVERLAP = timedelta(minutes=1)
 """The maximum time between a run's ``finished_at`` and the commit of its transaction.
@@ -140,6 +142,9 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
     failures = now.failed - before.failed
     found = read_failures(job, failures) if failures > 0 else ReportedFailures()
     unmuted = without_muted(before, now, last_check.muted if last_check else 0, found.muted)
+    if is_shadow(job.target):  # its successes execute nothing, so they end no failures
+        earlier = replace(unmuted.before, succeeded=now.succeeded)
+        unmuted = unmuted._replace(before=earlier)
     job_rules = rules.rules_of_job(str(job), job.alerts, default_rules)
     events = detect_events(before, now, job_rules, unmuted)
     messages = [_message(event, statistics, found) for event in events]

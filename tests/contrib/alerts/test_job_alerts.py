@@ -26,6 +26,7 @@ from django_dcron.policies.outages import Outage
 from django_dcron.runs import endings
 from django_dcron.runs.completion import Ending
 from django_dcron.runs.incidents import group_failed_attempts
+from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils.time_format import format_site_time
 from tests.contrib.alerts.conftest import Service
 from tests.factories import make_idle_job, make_job, make_run
@@ -120,6 +121,29 @@ def test_recovery_misses_and_automatic_pauses_are_reported(
     assert service.subjects[3:] == ["[dcron] grind was paused automatically"], (
         "every automatic pause is reported"
     )
+
+
+def test_only_a_success_that_executes_the_target_is_a_recovery(
+    service: Service, settings: Settings
+) -> None:
+    settings.DCRON_ALERTS = [{"on": "recovered", "to": ["ops"]}]
+    alerter = Alerter(Leader())
+    alerter.check_and_send()
+    job = make_idle_job(name="grind")
+    for _ in range(2):
+        finish_run(job)
+    alerter.check_and_send()
+    Job.objects.update(target=f"{PREFIX}{job.target}")
+    for _ in range(2):
+        finish_run(job, State.SUCCEEDED)
+        alerter.check_and_send()
+    Job.objects.update(target=job.target)
+    alerter.check_and_send()
+    assert not service.received
+    finish_run(job, State.SUCCEEDED)
+    alerter.check_and_send()
+    assert service.subjects == ["[dcron] grind has recovered"]
+    assert "2 failed runs" in service.received[0]["message"]
 
 
 def test_missed_alerts_of_one_job_name_the_runs_that_count_the_occurrences(

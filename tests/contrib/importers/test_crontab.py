@@ -471,6 +471,24 @@ def test_changed_line_keeps_its_job(tmp_path: Path, settings: Settings) -> None:
     assert Job.objects.get().pk == job.pk
 
 
+def test_entry_that_reads_a_variable_from_the_environment_fits_its_new_value(
+    tmp_path: Path, settings: Settings
+) -> None:
+    """The settings are read again with the new environment, as the migration guide says."""
+    file = tmp_path / "crontab"
+    settings.DCRON_SHELL = {}
+    lines = ["0 1 * * * /srv/sync", "0 2 * * * /srv/backup"]
+    apply_lines(file, settings, ["PGPASSWORD=old", *lines])
+    settings.DCRON_SHELL = {
+        name: [part.replace("PGPASSWORD=old", "PGPASSWORD=new") for part in argv]
+        for name, argv in settings.DCRON_SHELL.items()
+    }
+    file.write_text("\n".join(["PGPASSWORD=new", *lines]) + "\n")
+    again = call("import", str(file), "--apply", "--json")
+    assert (again.code, again.json["gone"]) == (0, [])
+    assert again.json["counts"]["same"] == Job.objects.count() == 2
+
+
 def test_one_changed_line_of_several_with_its_program_keeps_its_job(
     tmp_path: Path, settings: Settings
 ) -> None:

@@ -12,7 +12,7 @@ from django_dcron.admin.themes import UNFOLD, theme
 from django_dcron.models import Run
 from tests.browser.conftest import PHONE, Browse
 from tests.browser.overflow import elements_wider_than_window
-from tests.browser.pages import PAGES
+from tests.browser.pages import PAGES, dcron_url
 from tests.browser.sample import make_sample
 
 pytestmark = pytest.mark.browser
@@ -90,6 +90,27 @@ def test_main_pages_work_under_theme(browse: Browse, scheme: str) -> None:
     page.locator("button[form='dcron-do-run_now']").click()  # no theme nests it in another form
     page.wait_for_url("**/run/*/change/")
     assert Run.objects.count() == number + 1
+
+
+def test_errors_of_the_job_form_are_next_to_the_fields_under_theme(browse: Browse) -> None:
+    page = browse()
+    page.goto(dcron_url("job_add"))
+    page.locator("[name=name]").fill("a")
+    page.locator("[name=target]").fill("nope")
+    page.locator("[name=schedule]").fill("61 * * * *")
+    page.locator("[name=_save]").click()
+    for schedule in ("61 * * * *", "62 * * * *"):  # as the server shows it, and as the preview does
+        page.locator("[name=schedule]").fill(schedule)
+        expect(page.locator("#id_schedule_error")).to_contain_text(schedule.split()[0])
+        expect(page.locator("#id_target_error")).to_be_visible()
+        expect(page.locator("#dcron-preview [data-dcron-field].dcron-hidden")).to_have_count(2)
+        for field in ("target", "schedule"):
+            expect(page.locator(f"#id_{field}_error")).to_be_in_viewport()
+            expect(page.locator(f"[name={field}]")).to_have_attribute("aria-invalid", "true")
+
+    page.locator("[name=schedule]").fill("30 3 * * *")
+    expect(page.locator("#id_schedule_error")).to_have_count(0)
+    expect(page.locator("#id_target_error")).to_be_visible()
 
 
 CLIPPED_BUTTONS = """

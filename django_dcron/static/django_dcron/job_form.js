@@ -28,7 +28,7 @@
         for (const list of form.querySelectorAll("ul.errorlist[id$='_error']")) {
             list.remove();
         }
-        for (const box of form.querySelectorAll(".form-row.errors, .flex-container.errors, .dcron-tabs .dcron-wrong")) {
+        for (const box of form.querySelectorAll(".errors, .dcron-tabs .dcron-wrong")) {
             box.classList.remove("errors", "dcron-wrong");
         }
         for (const input of form.querySelectorAll("[aria-invalid]")) {
@@ -48,17 +48,17 @@
             list.className = "errorlist";
             list.id = listId(field);
             const box = first.closest(".flex-container:not(.form-multiline)");
-            const help = box.querySelector(":scope > .help");  // Django 6.1 and later show it above the field
+            const help = box?.querySelector(":scope > .help");  // Django 6.1 and later show it above the field
             if (help) {
                 help.after(list);
             } else {
-                box.before(list);
+                (box ?? first).before(list);  // Unfold and Jazzmin have no such box
             }
         }
         const item = document.createElement("li");
         item.textContent = message;
         list.append(item);
-        first.closest(".fieldBox, .form-row").classList.add("errors");
+        first.closest(".fieldBox, .form-row, .form-group")?.classList.add("errors");
         const panel = first.closest("[data-dcron-panel]");
         document.getElementById(`${panel?.id}-tab`)?.classList.add("dcron-wrong");
         for (const input of [first, ...others]) {

@@ -123,7 +123,7 @@ _ADMIN = (
 )
 
 INSTALLED_APPS = [
-    "django_dcron",  # before the admin, so that it can add the cluster's health to the admin index
+    "django_dcron",  # before the admin and its theme, to add the cluster's health to the index
     _ADMIN,
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -143,7 +143,7 @@ if django.VERSION >= (6, 0):
         }
     }
 if THEME := os.environ.get("DCRON_TEST_THEME", ""):
-    INSTALLED_APPS.insert(0, THEME)
+    INSTALLED_APPS.insert(1, THEME)
     JAZZMIN_SETTINGS = {"use_google_fonts_cdn": False}
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

@@ -759,6 +759,21 @@ def test_w017_for_an_admin_before_django_dcron(settings: Settings) -> None:
     assert ids() == ["django_dcron.W017"]
 
 
+def test_w017_for_a_theme_before_django_dcron(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "jazzmin").mkdir()
+    (tmp_path / "jazzmin" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    apps = settings.INSTALLED_APPS
+    settings.INSTALLED_APPS = ["django_dcron", "jazzmin", *apps[1:]]
+    assert ids() == []
+    settings.INSTALLED_APPS = ["jazzmin", *apps]
+    (message,) = messages()
+    assert message.id == "django_dcron.W017"
+    assert "jazzmin" in message.msg
+
+
 @pytest.mark.parametrize(
     ("name", "near"), [("DCRON_LOG_LIMT", " Did you mean 'DCRON_LOG_LIMIT'"), ("DCRON_COLOUR", "")]
 )

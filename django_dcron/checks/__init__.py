@@ -31,7 +31,7 @@ W013      no node can start: one or more of E002 to E004, E006 and E009 to E011
 W014      Celery's task_always_eager is on, which doesn't apply to runs
 W015      Celery's broker is in memory, so no worker gets a run
 W016      DCRON_SHELL has a word that contains "{}", which isn't replaced
-W017      django_dcron is after django.contrib.admin, so the admin's index lacks the jobs' state
+W017      django_dcron is after the admin or its theme, so the admin's index lacks the jobs' state
 W018      a job declared in code runs after a job that no code declares
 W019      a cron.py in the settings' package or beside it is in no app of INSTALLED_APPS
 W020      runs are dispatched to Celery, but the project sets no broker

@@ -29,6 +29,9 @@ from django_dcron.targets import commands
 from django_dcron.utils.docs_links import with_link
 from django_dcron.utils.suggestions import did_you_mean
 
+_WITH_ADMIN_INDEX = {"django.contrib.admin", "unfold", "jazzmin", "grappelli"}
+"""The admin and its themes, whose ``admin/index.html`` would replace this package's."""
+
 
 @register(Tags.compatibility)
 def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[CheckMessage]:
@@ -216,12 +219,13 @@ def _check_admin() -> Iterator[CheckMessage]:
 
 
 def _check_order() -> Iterator[CheckMessage]:
-    labels = [app.label for app in apps.get_app_configs()]
-    if "admin" in labels and labels.index("admin") < labels.index("django_dcron"):
+    names = [app.name for app in apps.get_app_configs()]
+    earlier = names[: names.index("django_dcron")]
+    if first := next((name for name in earlier if name in _WITH_ADMIN_INDEX), None):
         yield Warning(
-            "django_dcron is after django.contrib.admin in INSTALLED_APPS, so the admin's start "
+            f"django_dcron is after {first} in INSTALLED_APPS, so the admin's start "
             "page doesn't show the state of the jobs.",
-            hint='Move "django_dcron" before "django.contrib.admin".',
+            hint=f'Move "django_dcron" before "{first}".',
             id="django_dcron.W017",
         )
 

@@ -18,6 +18,7 @@ from tests.browser.sample import make_sample
 pytestmark = pytest.mark.browser
 
 MAIN_PAGES = (
+    "index",
     "dashboard",
     "job list",
     "job add",
@@ -72,6 +73,8 @@ def test_main_pages_work_under_theme(browse: Browse, scheme: str) -> None:
         assert answer is not None
         assert answer.status == 200, name
         assert page.evaluate(SHOWN_ALTHOUGH_HIDDEN) == [], name
+        if name == "index":
+            expect(page.locator(".dcron-health-line")).to_be_visible()
         if name in ("job list", "run list"):  # Unfold has the saved filters in a row with others
             assert elements_wider_than_window(page) == [], name
         if name == "dashboard":

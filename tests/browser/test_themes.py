@@ -8,9 +8,8 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from django_dcron.admin.themes import UNFOLD, theme
 from django_dcron.models import Run
-from tests.browser.conftest import PHONE, Browse
+from tests.browser.conftest import PHONE, WIDE, Browse
 from tests.browser.overflow import elements_wider_than_window
 from tests.browser.pages import PAGES, dcron_url
 from tests.browser.sample import make_sample
@@ -116,27 +115,53 @@ def test_errors_of_the_job_form_are_next_to_the_fields_under_theme(browse: Brows
     expect(page.locator("#id_target_error")).to_be_visible()
 
 
+MISPLACED_INPUTS = """
+() => {
+    const preview = document.getElementById("dcron-preview").getBoundingClientRect();
+    const inputs = [...document.querySelectorAll("[data-dcron-open] :is(input, select, textarea)")]
+        .map((input) => [input.name, input.getBoundingClientRect()])
+        .filter(([name, place]) => name && place.width > 0);
+    const overlap = (place) => place.right > preview.left && place.left < preview.right
+        && place.bottom > preview.top && place.top < preview.bottom;
+    return {
+        narrow: inputs.filter(([name, { width }]) => width < 100).map(([name]) => name),
+        overlapping: inputs.filter(([, place]) => overlap(place)).map(([name]) => name),
+        found: inputs.length,
+    };
+}
+"""
+
+
+@pytest.mark.parametrize("width", [WIDE, 1300, PHONE])
+def test_job_form_fits_under_theme(browse: Browse, width: int) -> None:
+    """The preview covers no input, and an empty input is wide enough."""
+    page = browse(width=width)
+    page.goto(dcron_url("job_add"))
+    placed = page.evaluate(MISPLACED_INPUTS)
+    assert placed.pop("found") > 3
+    assert placed == {"narrow": [], "overlapping": []}
+    assert elements_wider_than_window(page) == []
+
+
 CLIPPED_BUTTONS = """
 () => [
     ...document.querySelectorAll("#result_list .dcron-row-buttons > .dcron-row-button"),
 ].filter((button) => {
     const cell = button.closest("td").getBoundingClientRect();
     const place = button.getBoundingClientRect();
-    return place.right > cell.right + 1 || place.left < cell.left - 1;
+    return place.right > cell.right + 1 || place.left < cell.left - 1
+        || place.bottom > cell.bottom + 1;
 }).map((button) => button.outerHTML)
 """
 
 
 @pytest.mark.parametrize("name", ["job list", "run list"])
 def test_list_works_on_a_phone_under_theme(browse: Browse, name: str) -> None:
-    """Unfold has its own cards. In other themes, this package has, and the header still sorts."""
+    """Each row is a card, and the header still sorts."""
     page = browse(width=PHONE)
     page.goto(PAGES[name](make_sample()))
     table = page.locator("#result_list")
     expect(table.get_by_role("link").first).to_be_visible()
-    if theme() == UNFOLD:
-        expect(table).not_to_have_class(re.compile("dcron-cards"))
-        return
     expect(table).to_have_class(re.compile("dcron-cards"))
     expect(table.locator("thead input")).to_be_visible()
     if name == "job list":

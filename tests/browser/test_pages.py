@@ -180,6 +180,23 @@ RIGHT_TO_LEFT = """
 """
 
 
+SCROLLED = """
+() => {
+    const { scrollWidth, clientWidth } = document.getElementById("result_list").parentElement;
+    return scrollWidth > clientWidth;
+}
+"""
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_columns_of_lists_fit_on_a_laptop(page: Page, settings: Any, language: str) -> None:
+    settings.LANGUAGE_CODE = language
+    sample = make_sample()
+    for name in ("job list", "audit log"):
+        show(page, PAGES[name](sample))
+        assert not page.evaluate(SCROLLED), name
+
+
 def test_code_and_charts_read_from_left_to_right_in_right_to_left_language(
     page: Page, settings: Any
 ) -> None:

@@ -98,5 +98,8 @@ def check_version(row: Job | None, expected_version: int | None) -> Job:
 
 def changed_by_another(row: Job | Calendar | Limit) -> Conflict:
     """Return the error for a row whose version isn't the expected one."""
-    text = _("%(job)s was changed by someone else. Nothing was saved. Reload it and try again.")
+    text = _(
+        "%(job)s was changed in another window or by someone else. Nothing was saved. Reload it "
+        "and try again."
+    )
     return Conflict(text, job=str(row), code="changed")

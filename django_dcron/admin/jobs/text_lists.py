@@ -57,10 +57,10 @@ class TextOrJsonFormField(JsonFormField):
 
 
 class NameListFormField(TextOrJsonFormField):
-    """Names in lines or separated by commas, such as ``billing, nightly``."""
+    """Names in lines or separated by commas or semicolons, such as ``billing, nightly``."""
 
     def read_text(self, text: str) -> list[str]:
-        return [name for part in re.split(r"[,\r\n]", text) if (name := part.strip())]
+        return [name for part in re.split(r"[,;\r\n]", text) if (name := part.strip())]
 
     def write_text(self, value: Any) -> str:
         return ", ".join(value)

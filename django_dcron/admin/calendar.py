@@ -134,14 +134,15 @@ class CalendarForm(VersionedForm[Calendar]):
         submitted = self.cleaned_data.get("description", "").splitlines()
         if submitted == self.instance.description.splitlines():
             text = gettext(
-                "Someone else changed this calendar, so your changes were not saved. Its dates "
-                "are now: %(dates)s. Save again to replace them with yours."
+                "This calendar was changed in another window or by someone else, so your changes "
+                "were not saved. Its dates are now: %(dates)s. Save again to replace them with "
+                "yours."
             )
         else:
             text = gettext(
-                "Someone else changed this calendar, so your changes were not saved. Its stored "
-                "description is “%(description)s”, and its stored dates are: %(dates)s. Save "
-                "again to replace them with your values."
+                "This calendar was changed in another window or by someone else, so your changes "
+                "were not saved. Its stored description is “%(description)s”, and its stored dates "
+                "are: %(dates)s. Save again to replace them with your values."
             )
             params["description"] = self.instance.description
         return ValidationError(text, code="conflict", params=params)

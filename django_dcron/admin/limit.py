@@ -43,8 +43,8 @@ class LimitForm(VersionedForm[Limit]):
 
     def conflict(self) -> ValidationError:
         text = gettext(
-            "Someone else changed this limit, so your changes were not saved. It is now: "
-            "%(values)s. Save again to replace the values with yours."
+            "This limit was changed in another window or by someone else, so your changes were "
+            "not saved. It is now: %(values)s. Save again to replace the values with yours."
         )
         limit = self.instance
         names = ("description", "max_running", "max_started", "interval", "key")

@@ -326,8 +326,8 @@ class JobForm(JobModelForm):
     def _add_conflict(self, cleaned: dict[str, Any]) -> None:
         """Add the error that lists the differences, and carry the new version."""
         intro = _(
-            "Someone else changed this job, so your changes were not saved. Save again to "
-            "replace their values with yours."
+            "This job was changed in another window or by someone else, so your changes were "
+            "not saved. Save again to replace its values with yours."
         )
         conflict = ValidationError(intro, code="conflict")
         self.add_error(None, ValidationError([conflict, *self._differences(cleaned)]))

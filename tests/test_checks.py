@@ -709,6 +709,7 @@ def anchor(heading: str) -> str:
     ("pool", "text"),
     [
         ("gevent", "current_run().cancelled"),
+        ("gevent", "coroutine"),
         ("eventlet", "current_run().cancelled"),
         ("threads", "ignores"),
         ("solo", "ignores"),

@@ -175,7 +175,7 @@ def _pool_limits(pool: str) -> str:
     if pool.startswith(("gevent", "eventlet")):
         return (
             "It can't interrupt a run. Only code that checks current_run().cancelled stops "
-            "after its timeout or a cancellation."
+            "after its timeout or a cancellation. Runs of coroutine functions fail."
         )
     return (
         "Timeouts and cancellations raise an exception in a run's code, but a run that "

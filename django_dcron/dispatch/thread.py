@@ -23,7 +23,7 @@ from django_dcron.db.query_log import forget_queries
 from django_dcron.dispatch.base import DispatchFailed, DueRun
 from django_dcron.dispatch.coroutine_threads import CoroutineThreads
 from django_dcron.exceptions import UnknownRun, UnknownTarget
-from django_dcron.utils.threads import mark_dcron_thread
+from django_dcron.utils.threads import in_greenlet, mark_dcron_thread
 
 logger = logging.getLogger("django_dcron.runs")
 
@@ -61,7 +61,7 @@ class ThreadDispatcher:
 
     def publish(self, prepared: Sequence[DueRun]) -> None:
         for run in prepared:
-            pool = self._coroutines if _is_async(run.target) else self._pool
+            pool = self._coroutines if _needs_event_loop(run.target) else self._pool
             with self._lock:
                 if run.key in self._submitted:
                     continue
@@ -130,7 +130,9 @@ class ThreadDispatcher:
             release_connections()
 
 
-def _is_async(target: str) -> bool:
+def _needs_event_loop(target: str) -> bool:
+    if in_greenlet():  # The attempt will fail. The event loop would break the runs of all threads.
+        return False
     try:
         return targets.get(target).is_async
     except UnknownTarget:  # The attempt will fail.

@@ -11,6 +11,7 @@ Invariants:
   affected. The attempt ends only after the coroutine has ended.
 - Tasks that the coroutine has created and not awaited are cancelled at its end.
 - No exception of the coroutine ends the event loop.
+- No coroutine starts in a greenlet, because its event loop would break the other greenlets' runs.
 """
 
 from __future__ import annotations
@@ -26,9 +27,14 @@ from asgiref.sync import async_to_sync
 from django.db import close_old_connections
 
 from django_dcron.conf import settings
+from django_dcron.exceptions import PermanentFailure
 from django_dcron.execution.interruption import Interruption
-from django_dcron.utils.threads import in_dcron_thread
+from django_dcron.utils.threads import in_dcron_thread, in_greenlet
 
+NOT_IN_GREENLETS = (
+    "The coroutine function wasn't started, because gevent and eventlet pools can't run coroutine "
+    "functions. Give the job a queue whose worker has the prefork or threads pool."
+)
 _children: ContextVar[set[asyncio.Task[Any]] | None] = ContextVar("dcron_children", default=None)
 """The unfinished tasks that a job's coroutine, or one of its tasks, has created."""
 
@@ -36,8 +42,12 @@ _children: ContextVar[set[asyncio.Task[Any]] | None] = ContextVar("dcron_childre
 def run_coroutine(coroutine: Coroutine[Any, Any, Any], interruption: Interruption) -> Any:
     """Return the coroutine's result, or raise its exception.
 
-    If an interruption cancels the coroutine, the exception of the interruption is raised.
+    If an interruption cancels the coroutine, the exception of the interruption is raised. Raises
+    ``PermanentFailure`` in a greenlet.
     """
+    if in_greenlet():
+        coroutine.close()
+        raise PermanentFailure(NOT_IN_GREENLETS)
     if in_dcron_thread():
         # Many threads may wait at once, so each keeps its connections only as long as CONN_MAX_AGE
         # allows. In other processes, the connections belong to the project.

@@ -1,7 +1,8 @@
-"""Distinguish django-dcron's threads from the project's, in processes that have both."""
+"""Distinguish django-dcron's threads from the project's, and threads from greenlets."""
 
 from __future__ import annotations
 
+import sys
 import threading
 
 _current = threading.local()
@@ -22,3 +23,13 @@ def mark_dcron_thread() -> None:
 
 def in_dcron_thread() -> bool:
     return getattr(_current, "is_dcron", False)
+
+
+def in_greenlet() -> bool:
+    """Return whether other greenlets share the calling thread, as in gevent and eventlet pools.
+
+    An event loop that runs in such a greenlet also counts as running in all other greenlets of the
+    thread. Django then refuses their queries.
+    """
+    greenlet = sys.modules.get("greenlet")
+    return greenlet is not None and greenlet.getcurrent().parent is not None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connections
+from greenlet import greenlet
 
 from django_dcron import targets
 from django_dcron.dispatch import coroutine_threads
@@ -209,6 +210,22 @@ def test_coroutine_functions_run_while_all_threads_are_busy() -> None:
     assert dispatcher.executing() == ["blocking"]
     may_end.set()
     dispatcher.close()
+
+
+def test_no_event_loop_starts_among_greenlets() -> None:
+    """For example in a web server with gevent, whose requests the event loop would break."""
+
+    async def fetch() -> None: ...
+
+    threads = []
+
+    def run(run_id: Any, attempt: int, *, worker: str) -> None:
+        threads.append(threading.current_thread().name)
+
+    dispatcher = ThreadDispatcher(run, 1, 1)
+    greenlet(dispatcher.publish).switch([due_run("fetch", target=declared(fetch))])
+    dispatcher.close()
+    assert [name.startswith("dcron-run") for name in threads] == [True]
 
 
 def test_unstarted_runs_of_coroutine_functions_can_be_taken_back_and_submitted_again() -> None:

@@ -13,9 +13,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from django.db import connection
+from greenlet import greenlet
 
 from django_dcron import current_run
-from django_dcron.exceptions import RunCancelled, RunTimedOut
+from django_dcron.exceptions import PermanentFailure, RunCancelled, RunTimedOut
 from django_dcron.execution import coroutines
 from django_dcron.execution.coroutines import run_coroutine
 from django_dcron.execution.executor import execute
@@ -323,6 +324,23 @@ def test_cancelled_coroutine_counts_as_cancelled(run_function: RunFunction) -> N
     run, attempt = run_function(cancel_itself)
     assert (run.state, attempt.outcome) == (State.CANCELLED, Outcome.CANCELLED)
     assert attempt.exception_class.endswith(RunCancelled.__name__)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_coroutine_does_not_start_in_a_greenlet_and_is_not_retried(
+    run_function: RunFunction,
+) -> None:
+    """As in Celery's gevent and eventlet pools, where it would break the runs beside it."""
+    started = []
+
+    async def fetch() -> None:
+        started.append(True)
+
+    run, attempt = greenlet(run_function).switch(fetch, max_attempts=3)
+    assert (run.state, attempt.outcome) == (State.FAILED, Outcome.FAILED)
+    assert attempt.exception_class.endswith(PermanentFailure.__name__)
+    assert "prefork" in attempt.message
+    assert not started
 
 
 @pytest.mark.django_db(transaction=True)

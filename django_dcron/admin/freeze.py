@@ -17,7 +17,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, InterfaceError
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import translation
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -46,7 +46,9 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.bounded_count import count_up_to
 from django_dcron.diagnosis.freezes import visible_freezes
+from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.action_texts import unfrozen_text
+from django_dcron.jobs.freezing import freeze_in_force, require_extension
 from django_dcron.models import Freeze, Job, Run
 from django_dcron.policies.freezing import ALL_NAMESPACES, FreezeExtent, holding_freeze
 from django_dcron.policies.health.problems import bounded_number
@@ -128,7 +130,14 @@ class FreezeForm(FreezeModelForm):
         ),
     )
     until = UntilField(label=_("Until"), required=False)
+    replace = forms.BooleanField(
+        label=_("Replace the freeze in force"),
+        required=False,
+        help_text=_("Tick this to change the reason of the freeze, or to end it earlier."),
+    )
     allowed_namespaces: Iterable[str] = ()
+    replaced: Freeze | None = None
+    """The freeze in force that the new one replaces or extends."""
 
     class Meta:
         model = Freeze
@@ -155,9 +164,20 @@ class FreezeForm(FreezeModelForm):
 
     def _post_clean(self) -> None:
         super()._post_clean()  # type: ignore[misc]  # Django's hook
-        if not self.errors and self.cleaned_data["namespace"] not in self.allowed_namespaces:
+        if self.errors:
+            return
+        values = self.cleaned_data
+        if values["namespace"] not in self.allowed_namespaces:
             text = gettext("You don't have permission to view all jobs that the freeze affects.")
             self.add_error("namespace", ValidationError(text, code="forbidden"))
+            return
+        self.replaced = freeze_in_force(values["namespace"])
+        if self.replaced is not None and not values["replace"]:
+            try:
+                require_extension(self.replaced, values["reason"], values["until"])
+            except NotPossible as refused:
+                error = ValidationError(refused.translate(translation), code=refused.code)
+                self.add_error("replace", error)
 
 
 def _frozen_text(freeze: Freeze) -> str:
@@ -219,7 +239,8 @@ class FreezeAdmin(ActionAdmin[Freeze], AuditedAdmin[Freeze], ListAdmin[Freeze]):
 
     def get_fields(self, request: HttpRequest, obj: Freeze | None = None) -> Any:
         if obj is None:
-            return ("namespace", "reason", "until")
+            own = ("namespace", "reason", "until")
+            return (*own, "replace") if freezes_in_force(request) else own
         has_number = getattr(obj, "running_runs", None) is not None
         return (*self.fields, "running_column") if has_number else self.fields
 
@@ -280,10 +301,25 @@ class FreezeAdmin(ActionAdmin[Freeze], AuditedAdmin[Freeze], ListAdmin[Freeze]):
 
     def save_model(self, request: HttpRequest, obj: Freeze, form: FreezeForm, change: bool) -> None:
         freeze = control.freeze(
-            obj.reason, obj.namespace, obj.until, by=request.user.get_username()
+            obj.reason,
+            obj.namespace,
+            obj.until,
+            replace=form.cleaned_data["replace"],
+            by=request.user.get_username(),
         )
+        if form.replaced is not None:
+            values = {"reason": form.replaced.reason, "end": _frozen_text(form.replaced)}
+            text = gettext("Before, the reason was: %(reason)s. %(end)s") % values
+            self.message_user(request, text, messages.INFO)
         for field in Freeze._meta.concrete_fields:
             setattr(obj, field.attname, getattr(freeze, field.attname))
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except NotPossible as error:  # Another freeze began after the form was checked.
+            self.message_user(request, error.translate(translation), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
 
     def response_add(
         self, request: HttpRequest, obj: Freeze, post_url_continue: str | None = None

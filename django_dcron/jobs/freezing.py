@@ -8,7 +8,8 @@ Invariants:
   starts, which have locked their runs. After it has returned, no run of its namespace starts,
   unless a start took longer than ``START_TIMEOUT``, which is logged.
 - A freeze ends at ``until`` by the database's clock, without a request.
-- Freezing a frozen namespace replaces reason and end, and keeps the beginning.
+- Freezing a frozen namespace replaces reason and end, and keeps the beginning. Without ``replace``,
+  the reason must be the same, and the end not earlier.
 - The freezes of a namespace and of all namespaces are independent.
 """
 
@@ -38,8 +39,9 @@ from django_dcron.policies.lifecycle import STARTABLE
 from django_dcron.runs import deliveries
 from django_dcron.schedules.timetable import WIDEST_OFFSET
 from django_dcron.utils.batches import in_batches
+from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
-from django_dcron.utils.time_format import format_time_to_store
+from django_dcron.utils.time_format import format_site_time, format_time_to_store
 
 logger = logging.getLogger("django_dcron.control")
 
@@ -51,7 +53,12 @@ START_TIMEOUT = 4 * SECOND
 
 
 def freeze(
-    reason: str, namespace: str | None = None, until: datetime | None = None, *, by: str = ""
+    reason: str,
+    namespace: str | None = None,
+    until: datetime | None = None,
+    *,
+    replace: bool = False,
+    by: str = "",
 ) -> Freeze:
     """Freeze the scheduling of ``namespace``, by default of all namespaces, and return the freeze.
 
@@ -61,8 +68,10 @@ def freeze(
     an outage.
 
     The freeze ends at ``until``, an aware datetime, by default when ``unfreeze`` is called.
-    Freezing again replaces the reason and the end. ``by`` names who freezes.
+    Freezing again with the same reason extends a freeze in force. ``replace`` also allows another
+    reason or an earlier end. ``by`` names who freezes.
 
+    Raises ``NotPossible`` if the freeze would replace another one without ``replace``.
     Raises ``InvalidValue`` if the reason is missing, too long or not storable, if ``until`` is
     naive, in the past or after 2199, or if no job has the namespace.
     """
@@ -76,7 +85,9 @@ def freeze(
         require_future(until, database_now(using))
         if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
             until = until.astimezone(UTC)
-    frozen = despite_contention(lambda: _freeze(scope, reason.strip(), until, by, using), using)
+    frozen = despite_contention(
+        lambda: _freeze(scope, reason.strip(), until, replace, by, using), using
+    )
     # A lambda, because Django can't log the error of a ``partial``.
     transaction.on_commit(lambda: await_starts(scope, using), using=using, robust=True)
     logger.info(
@@ -112,10 +123,36 @@ def unknown_namespace(namespace: str) -> InvalidValue:
     )
 
 
-def _freeze(scope: str, reason: str, until: datetime | None, by: str, using: str) -> Freeze:
+def freeze_in_force(namespace: str | None) -> Freeze | None:
+    """Return the freeze in force with exactly this extent. None: all namespaces."""
+    rows = Freeze.objects.using(alias_for(Freeze)).in_force()
+    return rows.filter(namespace=namespace or ALL_NAMESPACES).first()
+
+
+def require_extension(freeze: Freeze, reason: str, until: datetime | None) -> None:
+    """Raise ``NotPossible`` unless these values extend the freeze in force."""
+    ends_earlier = until is not None and (freeze.until is None or until < freeze.until)
+    if reason == freeze.reason and not ends_earlier:
+        return
+    end = format_site_time(freeze.until) if freeze.until else TranslatableText(_("someone ends it"))
+    raise NotPossible(
+        _(
+            "A freeze is in force until %(until)s (%(by)s: %(reason)s). Another reason or an "
+            "earlier end replaces it, which you must confirm."
+        ),
+        code="already_frozen",
+        until=end,
+        by=freeze.frozen_by or TranslatableText(_("Someone")),
+        reason=freeze.reason,
+    )
+
+
+def _freeze(
+    scope: str, reason: str, until: datetime | None, replace: bool, by: str, using: str
+) -> Freeze:
     new = {"reason": reason, "until": until, "frozen_by": by[:LONGEST_NAME], "ended_by": ""}
     with transaction.atomic(using=using):
-        frozen = _write_freeze(scope, new, using)
+        frozen = _write_freeze(scope, new, replace, using)
         after = {"until": to_json(until)} if until else {}
         record_changes(
             [AuditedChange(AuditAction.FREEZE, frozen, after=after, reason=reason)], using, by=by
@@ -123,7 +160,7 @@ def _freeze(scope: str, reason: str, until: datetime | None, by: str, using: str
     return frozen
 
 
-def _write_freeze(scope: str, new: dict[str, Any], using: str) -> Freeze:
+def _write_freeze(scope: str, new: dict[str, Any], replace: bool, using: str) -> Freeze:
     rows = Freeze.objects.using(using)
     # The row is created first, so that two concurrent calls lock the same row.
     try:
@@ -131,8 +168,11 @@ def _write_freeze(scope: str, new: dict[str, Any], using: str) -> Freeze:
             return rows.create(namespace=scope, since=database_now(using), **new)
     except IntegrityError:
         rows.select_for_update().get(namespace=scope)
-    if not rows.in_force().filter(namespace=scope).exists():
+    current = freeze_in_force(scope)
+    if current is None:
         new |= {"since": database_now(using)}
+    elif not replace:
+        require_extension(current, new["reason"], new["until"])
     rows.filter(namespace=scope).update(**new)
     return rows.get(namespace=scope)
 

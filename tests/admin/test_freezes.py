@@ -13,6 +13,7 @@ from django.utils.timezone import localtime
 from pytest_django import Settings
 
 from django_dcron import control
+from django_dcron.admin import freeze as admin_freeze
 from django_dcron.admin.display import render_time
 from django_dcron.db.now import database_now
 from django_dcron.models import Cursor, Freeze
@@ -116,10 +117,28 @@ def test_number_of_running_runs_needs_the_permission_to_view_runs(
 
 
 def test_a_frozen_scope_can_be_frozen_again(admin_client: Client) -> None:
+    assert "replace" not in admin_client.get(reverse(ADD)).content.decode()
     control.freeze("incident", until=database_now("default") + timedelta(hours=1))
-    assert add(admin_client).status_code == 302
+    assert 'name="replace"' in admin_client.get(reverse(ADD)).content.decode()
+    refused = add(admin_client)
+    assert set(refused.context["adminform"].form.errors) == {"replace"}
+    assert Freeze.objects.get().reason == "incident"
+    response = add(admin_client, replace="on")
+    assert response.status_code == 302
+    assert "incident" in messages_of(response)[0]
     freeze = Freeze.objects.get()
     assert (freeze.reason, freeze.until) == ("deploy", None)
+
+
+def test_freeze_that_began_after_the_check_of_the_form_is_not_replaced(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control.freeze("incident")
+    monkeypatch.setattr(admin_freeze, "freeze_in_force", lambda namespace: None)
+    response = add(admin_client)
+    assert (response.status_code, response["Location"]) == (302, reverse(ADD))
+    assert "incident" in messages_of(response)[0]
+    assert Freeze.objects.get().reason == "incident"
 
 
 def test_a_freeze_of_a_namespace_is_ended_from_the_list(admin_client: Client) -> None:
@@ -179,7 +198,7 @@ def test_freezing_needs_its_own_permission(
     assert listed.status_code == (200 if sees else 403)
     assert (reverse(ADD) in listed.content.decode()) is freezes
     assert (end_url(freeze) in client.get(page_url(freeze)).content.decode()) is freezes
-    assert add(client).status_code == (302 if freezes else 403)
+    assert add(client, replace="on").status_code == (302 if freezes else 403)
     assert client.post(end_url(freeze)).status_code == (302 if freezes else 403)
     assert Freeze.objects.in_force().exists() is not freezes
     assert Freeze.objects.get().reason == ("deploy" if freezes else "incident")
@@ -242,7 +261,8 @@ def test_next_run_of_a_frozen_job_shows_the_end_of_the_freeze(admin_client: Clie
     assert "frozen" not in admin_client.get(job_url(other)).context["page"].status.until_next
     control.freeze("deploy", "shop")
     assert admin_client.get(job_url(frozen)).context["page"].status.until_next == "frozen"
-    control.freeze("deploy", "shop", database_now("default") + timedelta(seconds=1))
+    end = database_now("default") + timedelta(seconds=1)
+    control.freeze("deploy", "shop", end, replace=True)
     Cursor.objects.filter(pk=frozen.pk).update(next_at=until)
     assert "frozen" not in next_runs()["frozen"], "the freeze ends before the next run"
 

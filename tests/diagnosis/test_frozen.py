@@ -308,7 +308,8 @@ def test_why_names_the_past_freeze_that_a_later_one_has_replaced(clock: ManualCl
     control.unfreeze()
     control.freeze("deploy", until=due + HOUR, by="ann")
     clock.advance(2 * MINUTE)
-    control.freeze("rollback", by="bob")  # the same freeze with another reason and end
+    # The same freeze gets another reason and end.
+    control.freeze("rollback", replace=True, by="bob")
     clock.advance(MINUTE)
     control.unfreeze(by="ann")
     clock.advance(HOUR)

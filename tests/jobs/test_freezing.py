@@ -73,9 +73,42 @@ def test_freezing_a_frozen_scope_replaces_reason_and_end_and_keeps_the_beginning
 ) -> None:
     control.freeze("deploy", until=START + MINUTE, by="ann")
     clock.advance(SECOND)
-    control.freeze("incident", by="bob")
+    control.freeze("incident", replace=True, by="bob")
     row = Freeze.objects.get()
     assert (row.reason, row.frozen_by, row.since, row.until) == ("incident", "bob", START, None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "until", "is_refused"),
+    [
+        ("migration", START + HOUR, False),
+        ("migration", START + 2 * HOUR, False),
+        ("migration", None, False),
+        ("migration", START + MINUTE, True),
+        ("maintenance", START + 2 * HOUR, True),
+        ("maintenance", None, True),
+    ],
+)
+def test_a_freeze_of_someone_else_is_only_extended_without_replace(
+    clock: ManualClock, reason: str, until: datetime | None, is_refused: bool
+) -> None:
+    control.freeze("migration", until=START + HOUR, by="ann")
+    if is_refused:
+        with pytest.raises(NotPossible) as refused:
+            control.freeze(reason, until=until, by="bob")
+        assert refused.value.code == "already_frozen"
+        assert Freeze.objects.get().until == START + HOUR
+    else:
+        control.freeze(reason, until=until, by="bob")
+    control.freeze(reason, until=until, by="bob", replace=True)
+    row = Freeze.objects.get()
+    assert (row.reason, row.until, row.frozen_by, row.since) == (reason, until, "bob", START)
+
+
+def test_open_end_is_not_shortened_without_replace(clock: ManualClock) -> None:
+    control.freeze("migration")
+    with pytest.raises(NotPossible):
+        control.freeze("migration", until=START + HOUR)
 
 
 def test_log_has_the_end_in_the_time_zone_of_the_site(
@@ -170,7 +203,10 @@ def test_invalid_freeze_is_refused(
 
 @pytest.mark.django_db(transaction=True)
 def test_two_concurrent_freezes_both_succeed() -> None:
-    in_threads(lambda: control.freeze("deploy"), lambda: control.freeze("incident"))
+    in_threads(
+        lambda: control.freeze("deploy", replace=True),
+        lambda: control.freeze("incident", replace=True),
+    )
     assert Freeze.objects.get().reason in {"deploy", "incident"}
 
 

@@ -65,6 +65,19 @@ def test_invalid_input_freezes_nothing(options: tuple[str, ...]) -> None:
     assert not Freeze.objects.exists()
 
 
+def test_freeze_of_someone_else_is_replaced_only_with_an_option() -> None:
+    with set_clock(START):
+        control.freeze("migration", until=START + HOUR, by="ann")
+        refused = call("freeze", "--reason", "maintenance", "--for", "1m")
+        assert refused.code == NEGATIVE
+        assert Freeze.objects.get().until == START + HOUR
+        assert call("freeze", "--reason", "migration", "--for", "2h").code == 0
+        replaced = call("freeze", "--reason", "maintenance", "--for", "1m", "--replace")
+    assert replaced.code == 0
+    assert "migration" in replaced.out
+    assert Freeze.objects.get().reason == "maintenance"
+
+
 def test_unfreeze_without_a_freeze_is_refused() -> None:
     assert call("unfreeze").code == NEGATIVE
     assert call("unfreeze", "--namespace", "shop", "--json").code == NEGATIVE

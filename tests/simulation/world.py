@@ -655,7 +655,7 @@ class World:
 
     def _do_freeze(self, job: int, which: int, seconds: float, of_job: bool) -> None:
         namespace = self.plan.jobs[job]["namespace"] if of_job else None
-        control.freeze("by hand", namespace, self._until(seconds))
+        control.freeze("by hand", namespace, self._until(seconds), replace=True)
 
     def _do_unfreeze(self, job: int, which: int) -> None:
         for freeze in Freeze.objects.all():

@@ -98,7 +98,7 @@ class Users:
         # Another event may outlast it, or there are no jobs.
         with _ignoring_refusals(), suppress(ValueError):
             until = None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
-            control.freeze("by hand", namespace, until)
+            control.freeze("by hand", namespace, until, replace=True)
 
     def unfreeze(self, namespace: str | None) -> None:
         with _ignoring_refusals():

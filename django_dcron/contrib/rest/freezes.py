@@ -63,6 +63,10 @@ class NewFreezeSerializer(StrictSerializer):
         help_text="When the freeze ends automatically, such as 2026-12-01T09:00:00Z. If null, the "
         "freeze lasts until it is deleted.",
     )
+    replace = fields.StrictBooleanField(
+        default=False,
+        help_text="Whether to replace a freeze in force that has another reason or a later end.",
+    )
 
 
 class FreezeQuery(StrictSerializer):
@@ -97,6 +101,7 @@ class FreezeViewSet(BaseViewSet):
         {201: FreezeSerializer()},
         permissions=("view_job", "freeze_jobs"),
         body=NewFreezeSerializer(),
+        error_responses={409: "Another freeze is in force, and replace is false."},
     )
     def create(self, request: Request) -> Response:
         values = self.validate(NewFreezeSerializer, request.data)
@@ -105,6 +110,7 @@ class FreezeViewSet(BaseViewSet):
             values["reason"],
             values["namespace"],
             values["until"],
+            replace=values["replace"],
             by=request.user.get_username(),
         )
         return Response(FreezeSerializer(freeze).data, status=201)

@@ -9,10 +9,11 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.exceptions import InvalidValue
+from django_dcron.exceptions import InvalidValue, NotPossible
+from django_dcron.jobs.freezing import freeze_in_force
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.command_line_user import user_name
-from django_dcron.management.dcron.exits import usage_error
+from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.freezes import freeze_document, scope_text
 from django_dcron.management.dcron.output import GOOD, Output, add_json, time_text
 from django_dcron.models import Freeze
@@ -21,12 +22,14 @@ HELP = (
     "Freeze scheduling, for example during a deploy or an incident. Until the end of the freeze, "
     "no scheduled, backfilled or chained run starts. Running runs continue, and manual runs start. "
     "Afterwards, the misfire policy of each job decides about its occurrences. Freezing again "
-    "replaces the reason and the end. Exit code 2: invalid input, and nothing was frozen."
+    "with the same reason extends the freeze. Exit code 1: another freeze is in force, and "
+    "--replace is missing. Exit code 2: invalid input. In both cases, nothing was frozen."
 )
 EXAMPLES = """
 freeze --reason deploy --for 30m
 freeze --reason "database maintenance" --until 2026-12-01T09:00
 freeze --namespace shop --reason incident-4711
+freeze --reason rollback --for 1h --replace
 """
 
 
@@ -34,6 +37,11 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--reason", required=True, metavar="TEXT", help="shown with the freeze")
     add_namespace(parser)
     option_values.add_end(parser, "the freeze", "when you unfreeze")
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="replace a freeze in force that has another reason or a later end",
+    )
     add_json(parser)
 
 
@@ -44,12 +52,26 @@ def add_namespace(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, now = Output(command, options), database_now(alias_for(Freeze))
     until = option_values.parse_end(options, now)
+    replaced = freeze_in_force(options["namespace"])
     try:
-        made = control.freeze(options["reason"], options["namespace"], until, by=user_name())
+        made = control.freeze(
+            options["reason"],
+            options["namespace"],
+            until,
+            replace=options["replace"],
+            by=user_name(),
+        )
+    except NotPossible as error:
+        raise negative_result(f"Nothing was frozen. {error} Use --replace.") from None
     except InvalidValue as error:
         raise usage_error(f"Nothing was frozen. {error}.") from None
     if output.is_json:
         output.json({"version": 1, "freeze": freeze_document(made)})
         return
-    how_long = f"until {time_text(made.until)}" if made.until else "until unfrozen"
-    output.line(f"{scope_text(made)}: frozen {how_long}: {made.reason}", GOOD)
+    output.line(f"{scope_text(made)}: frozen {_how_long(made)}: {made.reason}", GOOD)
+    if replaced is not None:
+        output.line(f"It was frozen {_how_long(replaced)}: {replaced.reason}")
+
+
+def _how_long(freeze: Freeze) -> str:
+    return f"until {time_text(freeze.until)}" if freeze.until else "until unfrozen"

@@ -45,6 +45,14 @@ def test_freeze_list_and_unfreeze(api: Api, admin_user: User) -> None:
     assert entries_by_users().filter(object_id=str(freeze.pk)).count() == 2
 
 
+def test_freeze_of_someone_else_is_replaced_only_on_request(api: Api) -> None:
+    control.freeze("migration")
+    problem(api.post("freezes/", {"reason": "deploy"}), 409)
+    assert api.post("freezes/", {"reason": "migration"}).status_code == 201
+    assert api.post("freezes/", {"reason": "deploy", "replace": True}).status_code == 201
+    assert Freeze.objects.get().reason == "deploy"
+
+
 def test_freezes_are_filtered_by_namespace(api: Api) -> None:
     make_idle_job(namespace="shop")
     control.freeze("incident")

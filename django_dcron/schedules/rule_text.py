@@ -114,7 +114,8 @@ def _interval(text: str) -> timedelta:
 
 
 _MOMENT = re.compile(
-    r"((?:19[789]|20[0-9])[0-9]-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(Z|[+-]\d\d:\d\d)?",
+    r"((?:19[789]|20[0-9])[0-9]-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)"
+    r"(Z|[+-]\d\d:\d\d)?",
     re.IGNORECASE,
 )
 
@@ -124,7 +125,8 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 -- naive UTC
 def _moment(text: str, zone: str) -> datetime:
     """Return the instant in naive UTC; a time without an offset is local time of ``zone``.
 
-    Resolve gaps and overlaps as for a cron schedule at this time.
+    Resolve gaps and overlaps as for a cron schedule at this time. Round a fraction of a second
+    up, so that the instant isn't earlier than the text says.
     """
     match = _MOMENT.fullmatch(text)
     try:
@@ -137,6 +139,8 @@ def _moment(text: str, zone: str) -> datetime:
         at = None
     if at is None:
         raise _invalid_moment(text)
+    fraction = timedelta(microseconds=at.microsecond)
+    at -= fraction
     found: datetime | None
     if at.tzinfo is not None:
         found = at.astimezone(UTC).replace(tzinfo=None)
@@ -154,7 +158,7 @@ def _moment(text: str, zone: str) -> datetime:
         )
     if found < _EPOCH:  # The text's year is 1970, but not the year in UTC.
         raise _invalid_moment(text)
-    return found
+    return found + SECOND if fraction else found
 
 
 def _invalid_moment(text: str) -> InvalidSchedule:

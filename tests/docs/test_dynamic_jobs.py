@@ -19,9 +19,11 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.jobs.cursors import move_outdated_cursors
 from django_dcron.models import AuditEntry, Cursor, Job, Run
+from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.policies.lifecycle import State
 from tests.contrib.rest.test_examples import commands_of, send_command, shows
 from tests.docs.test_documents import ROOT
-from tests.factories import make_idle_job
+from tests.factories import make_idle_job, make_run
 
 PAGE = (ROOT / "docs" / "how-to" / "dynamic-jobs.md").read_text()
 BLOCKS: list[str] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -174,8 +176,30 @@ def test_commands_return_the_responses(admin_user: User, shop: dict[str, Any]) -
     assert not Job.objects.exists()
 
 
+def test_one_off_job_runs_at_its_time_rounded_up_to_a_second() -> None:
+    code = block('f"@at').replace("sales.jobs.remind", "tests.app.tasks.echo")
+    before = database_now("default") + timedelta(minutes=10)
+    exec(code, {})  # noqa: S102
+    job = Job.objects.get(name="remind-7")
+    at = job.parsed_schedule.at
+    assert at is not None
+    assert at >= before
+    assert (at.microsecond, job.args) == (0, [7])
+
+
+def test_cleanup_deletes_finished_jobs_without_unfinished_runs() -> None:
+    finished = {"namespace": "reminders", "enabled": False, "pause_reason": EXHAUSTED}
+    make_run(make_idle_job(name="done", **finished), state=State.SUCCEEDED)
+    make_run(make_idle_job(name="retrying", **finished), state=State.PENDING)
+    make_idle_job(name="paused", **finished | {"pause_reason": "deploy"})
+    make_idle_job(name="later", namespace="reminders")
+    exec(block("is_finished"), {})  # noqa: S102
+    remaining = Job.objects.filter(namespace="reminders").values_list("name", flat=True)
+    assert sorted(remaining) == ["later", "paused", "retrying"]
+
+
 def test_every_block_is_executed() -> None:
-    assert len(BLOCKS) == 11
+    assert len(BLOCKS) == 13
 
 
 @pytest.mark.parametrize("source", ["django-celery-beat", "RedBeat"])

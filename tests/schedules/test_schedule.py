@@ -106,6 +106,12 @@ def test_every_schedule_counts_from_the_given_instant(text: str, interval: timed
         ("@at 2026-10-25T02:30", "Europe/Berlin", "2026-10-25 00:30"),  # twice: the first
         ("@at 1970-01-01T00:00", "UTC", "1970-01-01 00:00"),
         ("@at 2099-12-31T23:59", "UTC", "2099-12-31 23:59"),
+        # A fraction is rounded up.
+        ("@at 2026-12-01T08:59:59.000001", "UTC", "2026-12-01 09:00"),
+        ("@at 2026-12-01T10:59:59.5+02:00", "UTC", "2026-12-01 09:00"),
+        ("@at 2026-12-01T09:00:00.000000", "UTC", "2026-12-01 09:00"),
+        ("@at 2026-10-25T02:59:59.5", "Europe/Berlin", "2026-10-25 01:00"),
+        ("@at 2099-12-31T23:59:59.5", "UTC", "2100-01-01 00:00"),
     ],
 )
 def test_at_schedule_has_one_occurrence(text: str, zone: str, expected: str) -> None:

@@ -34,8 +34,6 @@ from django_dcron.contrib.importers.source_contents import EntryRefused, SourceE
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import placement
 from django_dcron.models import Job
-from django_dcron.models.job_states import EXHAUSTED
-from django_dcron.policies.lifecycle import State
 from django_dcron.schedules.schedule import parse_schedule
 from django_dcron.schedules.timetable import Timetable
 from django_dcron.targets import functions
@@ -45,7 +43,6 @@ from tests import depth
 from tests.contrib.importers import plain, public
 from tests.contrib.importers.conftest import Install
 from tests.contrib.importers.test_clock_changes import PAGE
-from tests.factories import make_idle_job, make_run
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
@@ -136,37 +133,6 @@ def test_documented_registration_keeps_the_function_for_apscheduler(
         for name in ("sales", "sales.jobs", "sales.cron"):
             sys.modules.pop(name, None)
         current_app.tasks.pop("sales.jobs.import_orders", None)
-
-
-@pytest.mark.parametrize(("microseconds", "expected"), [(0, FAR), (5, FAR + timedelta(seconds=1))])
-def test_documented_call_replaces_a_job_that_code_adds(
-    microseconds: int, expected: datetime
-) -> None:
-    block = example("control.update_or_create(").replace(
-        "sales.jobs.remind", "tests.app.tasks.echo"
-    )
-    exec(block, {"at": FAR + timedelta(microseconds=microseconds)})  # noqa: S102
-    job = Job.objects.get(name="remind-7")
-    assert (job.parsed_schedule.at, job.args) == (expected, [7])
-
-
-def test_documented_cleanup_deletes_finished_jobs_without_unfinished_runs() -> None:
-    finished = {"namespace": "reminders", "enabled": False, "pause_reason": EXHAUSTED}
-    make_run(make_idle_job(name="done", **finished), state=State.SUCCEEDED)
-    make_run(make_idle_job(name="retrying", **finished), state=State.PENDING)
-    make_idle_job(name="paused", **finished | {"pause_reason": "deploy"})
-    make_idle_job(name="later", namespace="reminders")
-    exec(example("is_finished"), {})  # noqa: S102
-    remaining = Job.objects.filter(namespace="reminders").values_list("name", flat=True)
-    assert sorted(remaining) == ["later", "paused", "retrying"]
-
-
-def example(text: str) -> str:
-    """Return the only code block of the page that contains ``text``."""
-    (block,) = (
-        each for each in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if text in each
-    )
-    return block
 
 
 def test_import_shows_the_lines_that_register_functions() -> None:

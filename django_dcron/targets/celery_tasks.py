@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections.abc import Iterable
@@ -273,6 +274,18 @@ def keys() -> list[str]:
 def discovery_problem() -> str:
     """Return why task modules can't be imported, so tasks may be missing; empty if they can."""
     return _problems.get(discovered_app(), "")
+
+
+def require_registered_task(target: Any) -> None:
+    """Raise ``TypeError`` for a task class, or for an instance of one that isn't registered."""
+    cls = target if inspect.isclass(target) else type(target)
+    if issubclass(cls, Task) and (cls is target or not cls.__bound__):
+        name = cls.__name__
+        problem = "is the class of a task" if cls is target else "is a task that isn't registered"
+        raise TypeError(
+            f"@cron: {name} {problem}. Declare cron(...)(app.register_task({name}())), where app "
+            "is the project's Celery app."
+        )
 
 
 def is_celery_task(value: object) -> bool:

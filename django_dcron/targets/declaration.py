@@ -163,6 +163,7 @@ def _add(declaration: Declaration) -> None:
 
 def _ensure_registered(target: Any) -> str:
     """Register the target if necessary, and return its key."""
+    celery_tasks.require_registered_task(target)
     if celery_tasks.is_celery_task(target):
         return str(target.name)
     return (

@@ -205,6 +205,20 @@ def test_decorating_a_class_based_celery_task_declares_it() -> None:
     assert (declaration.name, declaration.target) == ("Nightly", "shop.Nightly")
 
 
+@pytest.mark.parametrize("is_instance", [True, False])
+def test_class_based_celery_task_that_is_not_registered_is_refused(is_instance: bool) -> None:
+    from celery import Task
+
+    class Nightly(Task):
+        name = "shop.Nightly"
+
+        def run(self) -> None: ...
+
+    with pytest.raises(TypeError, match=r"app\.register_task\(Nightly\(\)\)"):
+        cron("@daily")(Nightly() if is_instance else Nightly)
+    assert not targets.declarations()
+
+
 def test_coroutine_function_is_called_without_an_event_loop() -> None:
     @cron("@daily")
     async def fetch_all(city: str) -> str:

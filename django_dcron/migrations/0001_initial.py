@@ -270,6 +270,9 @@ class Migration(migrations.Migration):
                 (
                     "target",
                     models.CharField(
+                        error_messages={
+                            "blank": "Enter the name of a task or @cron function, such as shop.tasks.import_orders."
+                        },
                         help_text="A Celery task, a Django task, a @cron function, command:NAME or shell:NAME. Example: shop.tasks.import_orders.",
                         max_length=255,
                         verbose_name="target",

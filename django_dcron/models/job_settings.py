@@ -76,6 +76,11 @@ class JobSettings(ParsedScheduleMixin, JobPoliciesMixin, models.Model):
             "A Celery task, a Django task, a @cron function, command:NAME or shell:NAME. "
             "Example: shop.tasks.import_orders."
         ),
+        error_messages={
+            "blank": _(
+                "Enter the name of a task or @cron function, such as shop.tasks.import_orders."
+            )
+        },
     )
     args = json_list_field(
         _("arguments"),

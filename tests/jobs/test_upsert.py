@@ -72,6 +72,14 @@ def test_invalid_values_change_nothing() -> None:
     assert Job.objects.get().version == job.version == 1
 
 
+def test_new_job_without_a_target_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ValidationError) as refused:
+        control.update_or_create("sync", schedule="@daily")
+    ((field, [error]),) = refused.value.error_dict.items()
+    assert (field, error.code) == ("target", "blank")
+    assert "shop.tasks.import_orders" in str(error.message)
+
+
 @pytest.mark.parametrize(
     ("field", "named"),
     [("max_retries", "max_attempts"), ("scedule", "schedule"), ("defaults", "Fields: ")],

@@ -17,6 +17,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -35,6 +36,7 @@ MOST_FAILURES = 1_000_000
 """The largest value of ``after``. The message about an invalid value names it."""
 LONGEST_SHOWN = 30
 """The length of the longest text that errors quote."""
+_LOWERCASE_WORDS = re.compile(r"[a-z]+(?:[ _-][a-z]+)*")
 
 
 class AlertKind(StrEnum):
@@ -196,10 +198,15 @@ def _may_be_secret(value: Any, channels: Collection[str] = ()) -> bool:
     """Return whether the value may contain an address or a token.
 
     Rules may contain the URL or the token of a channel by mistake. Tokens can be short, so a text
-    is harmless only if it is a number or a duration, or resembles a word of rules or a channel.
+    is harmless only if it is lowercase words, a number or a duration, or resembles a word of rules
+    or a channel.
     """
     if isinstance(value, str) and value:
-        is_harmless = _is_number_or_duration(value) or similar_names(value, {*WORDS, *channels})
+        is_harmless = (
+            _LOWERCASE_WORDS.fullmatch(value)
+            or _is_number_or_duration(value)
+            or similar_names(value, {*WORDS, *channels})
+        )
         return len(value) > LONGEST_SHOWN or not is_harmless
     return bool(value) and not isinstance(value, (int, float, timedelta))
 

@@ -154,10 +154,11 @@ def test_valid_rules_are_parsed() -> None:
         ),
         ([{"on": "failed", "to": ["ops", "mial"]}], "invalid_channels", {"value": "'mial'"}),
         (
-            [{"on": "failed", "to": ["ops", "hunter2"]}],
+            [{"on": "failed", "to": ["ops", "AbCdEf12345.xyz"]}],
             "invalid_channels",
-            {"value": "a text of length 7"},
+            {"value": "a text of length 15"},
         ),
+        ([{"on": "failed", "to": ["ops", "team"]}], "invalid_channels", {"value": "'team'"}),
         ([{"on": "failed", "to": []}], "invalid_channels", {"value": "[]"}),
         ([{"on": "failed", "to": [3]}], "invalid_channels", {"value": "3"}),
         (
@@ -201,7 +202,7 @@ def test_valid_rules_are_parsed() -> None:
         (
             [{"on": "late", "to": ["ops"], "within": "soon"}],
             "invalid_duration",
-            {"value": "a text of length 4"},
+            {"value": "'soon'"},
         ),
         (
             [{"on": "late", "to": ["ops"], "within": "1 hour 30"}],

@@ -573,6 +573,7 @@ def paused_jobs() -> set[str]:
         (["--all", "--exclude", "shop/exp*", "--exclude", "import"], {"shop/import"}),
         (["--namespace", "shop", "--exclude", "import"], {"shop/export"}),
         (["shop/*", "--exclude", "*/exp*"], {"shop/import"}),
+        (["--all", "--exclude", "exp*"], {"shop/import", "import"}),
     ],
 )
 def test_selection_requires_confirmation_and_selects_jobs(
@@ -1054,6 +1055,12 @@ def test_cancel_accepts_selection_of_jobs() -> None:
     kept.refresh_from_db()
     assert kept.state == "pending"
     assert call("cancel", "shop/*", str(kept.pk))[0] == 2
+
+
+def test_excluded_job_keeps_a_run_that_is_selected_by_its_id() -> None:
+    kept, other = (make_run(make_idle_job(name=name), "running") for name in ("kept", "other"))
+    code, shown = document("cancel", str(kept.pk), str(other.pk), "--exclude", "kept", "--yes")
+    assert (code, [each["job"] for each in shown["results"]]) == (0, ["other"])
 
 
 def test_selection_to_cancel_skips_runs_scheduled_in_the_future() -> None:

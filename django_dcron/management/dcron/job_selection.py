@@ -26,7 +26,7 @@ from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job
 from django_dcron.management.dcron.output import BAD, WARNING, StyledText, site_time_text
-from django_dcron.models import Job
+from django_dcron.models import Job, Run
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
 from django_dcron.targets.shadow import is_shadow
 from django_dcron.utils.bounded_text import with_ellipsis
@@ -193,7 +193,7 @@ def select(
             named.append(find(name))
             rows.append(named[-1])
     excluded = {job.pk for text in options["exclude"] for job in _excluded(text, filters)}
-    rows = [row for row in rows if not (isinstance(row, Job) and row.pk in excluded)]
+    rows = [row for row in rows if (row.job_id if isinstance(row, Run) else row.pk) not in excluded]
     if not rows:
         raise negative_result("No jobs match.")
     if pause_reason is not None:
@@ -208,9 +208,12 @@ def select(
 
 
 def _excluded(text: str, filters: JobFilter) -> list[Job]:
-    """Return the jobs that a value of ``--exclude`` names."""
+    """Return the jobs that a value of ``--exclude`` names.
+
+    A pattern without a namespace matches in all namespaces of the selection.
+    """
     if is_pattern(text):
-        return _matching(text, filters)
+        return _matching(text if "/" in text or filters.namespace else f"*/{text}", filters)
     is_short = "/" not in text and not text.isdecimal()
     return [find_job(f"{filters.namespace}/{text}" if filters.namespace and is_short else text)]
 

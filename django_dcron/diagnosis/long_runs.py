@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import median_low
 from uuid import UUID
 
 from django.db.models import F
@@ -21,14 +23,21 @@ from django_dcron.utils.durations import parse_duration_text
 SHORTEST_LONG_RUN = timedelta(minutes=10)
 """A run that has run for less time is never reported as too long."""
 LONG_RUN_FACTOR = 5
-"""A run is too long if it has run for more than this many times its job's usual duration."""
+"""A run is too long if it has run for more than this many times the longest usual duration."""
 USUAL_DURATION_OF = 20
-"""A job's usual duration is the longest duration of its latest successful runs, at most this many.
-"""
+"""A job's usual durations are those of its latest successful runs, at most this many."""
 USUAL_DURATION_NEEDS = 5
-"""A job with fewer successful runs has no usual duration."""
+"""A job with fewer successful runs has no usual durations."""
 LONG_RUNS_EXAMINED = 5
 """The number of running runs that are compared with their jobs' usual durations."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsualDurations:
+    """How long the latest successful runs of a job took."""
+
+    median: timedelta
+    longest: timedelta
 
 
 def running_for_long(runs: RunQuerySet, now: datetime) -> RunQuerySet:
@@ -54,9 +63,9 @@ def find_long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
         if timeout is not None and elapsed > timeout + 2 * settings.HARD_TIMEOUT_AFTER:
             found.append(LongRun(str(run.job), elapsed, timeout))
             continue
-        usual = usual_duration(run.job_id)
-        if usual is not None and elapsed > LONG_RUN_FACTOR * usual:
-            found.append(LongRun(str(run.job), elapsed, usual))
+        usual = usual_durations(run.job_id)
+        if usual is not None and elapsed > LONG_RUN_FACTOR * usual.longest:
+            found.append(LongRun(str(run.job), elapsed, usual.longest))
     return tuple(found)
 
 
@@ -76,8 +85,8 @@ def recorded_timeouts(runs: Sequence[Run]) -> dict[UUID, timedelta]:
     return {run: timeout for run, text in texts.items() if (timeout := parse_duration_text(text))}
 
 
-def usual_duration(job_id: int) -> timedelta | None:
-    """Return the longest of the job's latest successful runs, or None if there are too few.
+def usual_durations(job_id: int) -> UsualDurations | None:
+    """Return how long the job's latest successful runs took, or None if there are too few.
 
     The runs of a shadow don't count, because they execute nothing.
     """
@@ -90,4 +99,6 @@ def usual_duration(job_id: int) -> timedelta | None:
         if state == State.SUCCEEDED and reason != NOT_EXECUTED and start and end
     ]
     ended = ended[:USUAL_DURATION_OF]
-    return max(ended) if len(ended) >= USUAL_DURATION_NEEDS else None
+    if len(ended) < USUAL_DURATION_NEEDS:
+        return None
+    return UsualDurations(median_low(ended), max(ended))

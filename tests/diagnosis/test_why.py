@@ -405,10 +405,13 @@ def test_run_that_an_earlier_run_blocks_names_it_with_its_duration(
     Run.objects.filter(pk=blocking.pk).update(scheduled_at=NOON + HOUR)  # of a backlog
     assert params(explain(job, NOON), "blocked_by")["run_at"] == "2024-05-06 13:00:00 UTC"
 
-    for hours in range(2, 2 + USUAL_DURATION_NEEDS):
-        make_run(job, NOON - hours * HOUR, **run_times(NOON - hours * HOUR, seconds=9))
+    for hours, seconds in enumerate([40, *[9] * (USUAL_DURATION_NEEDS - 1)], start=2):
+        make_run(job, NOON - hours * HOUR, **run_times(NOON - hours * HOUR, seconds=seconds))
     answer = explain(job, NOON)
-    assert params(answer, "blocked_by")["usual"] == format_duration(9 * SECOND)
+    assert params(answer, "usual_durations") == {
+        "median": format_duration(9 * SECOND),
+        "longest": format_duration(40 * SECOND),
+    }
     assert f"manage.py dcron cancel {blocking.pk}" in str(answer.sentences)
     Run.objects.filter(pk=blocking.pk).update(cancel_requested_at=NOON)
     found = codes(explain(job, NOON))

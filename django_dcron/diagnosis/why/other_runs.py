@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.diagnosis.job_status import running_of_job
-from django_dcron.diagnosis.long_runs import usual_duration
+from django_dcron.diagnosis.long_runs import usual_durations
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.jobs.action_texts import STATE_NAMES
@@ -40,16 +40,18 @@ def blocking_run_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence
         "run_id": str(blocking.pk),
         "lasts": format_duration(data.now - blocking.started_at),
     }
-    if usual := usual_duration(data.job.pk):
-        text = _(
-            "The run of %(run_at)s (%(run_id)s) has been running for %(lasts)s (usually at most "
-            "%(usual)s)."
-        )
-        values["usual"] = format_duration(usual)
     yield Sentence("blocked_by", text, **values)
+    yield from _usual_durations_sentence(data)
     if blocking.cancel_requested_at is None:
         text = _("To cancel that run: manage.py dcron cancel %(run_id)s")
         yield Sentence("how_to_cancel", text, run_id=str(blocking.pk))
+
+
+def _usual_durations_sentence(data: ExplanationData) -> Iterator[Sentence]:
+    if usual := usual_durations(data.job.pk):
+        text = _("Successful runs of the job usually take %(median)s, at most %(longest)s.")
+        median, longest = format_duration(usual.median), format_duration(usual.longest)
+        yield Sentence("usual_durations", text, median=median, longest=longest)
 
 
 def rerun_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:

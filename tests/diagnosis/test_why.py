@@ -420,6 +420,26 @@ def test_run_that_an_earlier_run_blocks_names_it_with_its_duration(
     assert "blocked_by" not in codes(explain(job, NOON))
 
 
+def test_running_run_says_for_how_long_on_which_worker_and_how_to_cancel_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = make_job()
+    monkeypatch.setattr(clock, "fixed_at", NOON + 5 * MINUTE)
+    run = make_executing_run(job, NOON)
+    for hours in range(1, 1 + USUAL_DURATION_NEEDS):
+        make_run(job, NOON - hours * HOUR, **run_times(NOON - hours * HOUR, seconds=9))
+
+    answer = explain(job, NOON)
+
+    assert codes(answer) == ["running", "running_for", "usual_durations", "worker", "how_to_cancel"]
+    assert params(answer, "running_for") == {"lasts": format_duration(5 * MINUTE)}
+    assert params(answer, "worker") == {"worker": "w"}
+    assert params(answer, "how_to_cancel") == {"run_id": str(run.pk)}
+    assert "worker" not in codes(explain(job, NOON, show_nodes=False))
+    Run.objects.filter(pk=run.pk).update(cancel_requested_at=NOON)
+    assert "how_to_cancel" not in codes(explain(job, NOON))
+
+
 def test_run_that_waits_for_a_limit_is_not_blocked_by_an_earlier_run() -> None:
     job = make_job(limit=Limit.objects.create(name="api", max_running=1))
     make_run(job, NOON - HOUR, state="running", started_at=NOON - MINUTE)

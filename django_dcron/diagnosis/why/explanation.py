@@ -47,6 +47,7 @@ from django_dcron.diagnosis.why.other_runs import (
     other_run_sentences,
     other_runs_at_time,
     rerun_sentences,
+    running_run_sentences,
 )
 from django_dcron.diagnosis.why.requested_time import occurrence_note
 from django_dcron.diagnosis.why.run_sentences import (
@@ -220,6 +221,7 @@ def run_outcome(
         )
         return ExplainedOccurrence(WhyVerdict.UNEXPLAINED, [unknown, doctor_sentence()], run)
     sentences = [*run_sentences(run, data.job, data.now, data.format_time)]
+    sentences += running_run_sentences(data, run)
     sentences += blocking_run_sentences(data, run)
     if newer := data.scope.row_if_visible(replacing_run(run)):
         text = _("The newer run at %(run_at)s (%(run_id)s) replaces this one.")

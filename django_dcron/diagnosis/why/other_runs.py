@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_status import running_of_job
 from django_dcron.diagnosis.long_runs import usual_durations
 from django_dcron.diagnosis.why.explanation_data import ExplanationData
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.jobs.action_texts import STATE_NAMES
-from django_dcron.models import Run
+from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.utils.time_format import format_duration
 
@@ -41,17 +42,35 @@ def blocking_run_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence
         "lasts": format_duration(data.now - blocking.started_at),
     }
     yield Sentence("blocked_by", text, **values)
-    yield from _usual_durations_sentence(data)
-    if blocking.cancel_requested_at is None:
-        text = _("To cancel that run: manage.py dcron cancel %(run_id)s")
-        yield Sentence("how_to_cancel", text, run_id=str(blocking.pk))
+    yield from _progress_sentences(data, blocking)
 
 
-def _usual_durations_sentence(data: ExplanationData) -> Iterator[Sentence]:
+def running_run_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:
+    """Say for how long ``run`` has been running, and how to cancel it."""
+    if run.state != State.RUNNING or run.started_at is None:
+        return
+    text = _("The current attempt has been running for %(lasts)s.")
+    yield Sentence("running_for", text, lasts=format_duration(data.now - run.started_at))
+    yield from _progress_sentences(data, run)
+
+
+def _progress_sentences(data: ExplanationData, running: Run) -> Iterator[Sentence]:
+    """Say how long runs of the job usually take, who executes the run, and how to cancel it."""
     if usual := usual_durations(data.job.pk):
         text = _("Successful runs of the job usually take %(median)s, at most %(longest)s.")
         median, longest = format_duration(usual.median), format_duration(usual.longest)
         yield Sentence("usual_durations", text, median=median, longest=longest)
+    if data.show_nodes and (worker := _worker_of(running)):
+        yield Sentence("worker", _("Worker of that run: %(worker)s."), worker=worker)
+    if running.cancel_requested_at is None:
+        text = _("To cancel that run: manage.py dcron cancel %(run_id)s")
+        yield Sentence("how_to_cancel", text, run_id=str(running.pk))
+
+
+def _worker_of(run: Run) -> str:
+    """Return the name of the worker that started the run's current attempt."""
+    attempts = Attempt.objects.using(alias_for(Attempt)).filter(run=run.pk, number=run.attempt)
+    return attempts.values_list("worker", flat=True).first() or ""
 
 
 def rerun_sentences(data: ExplanationData, run: Run) -> Iterator[Sentence]:

@@ -49,7 +49,6 @@ INSERTED_AT_ONCE = 2000
 
 UNSUCCESSFUL = (State.MISSED, State.FAILED, State.CANCELLED)
 """The states of a run that is usually run again."""
-WHY_WAITING = "backfilled; waiting for its turn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,10 +281,7 @@ def _with_run(job: Job, first: datetime, last: datetime, using: str) -> dict[dat
 
 
 def _create_runs(job: Job, planned: Backfill, now: datetime, using: str) -> Backfill:
-    rows = [
-        backfill_run(job.pk, occurrence, now=now, reason=WHY_WAITING)
-        for occurrence in planned.occurrences
-    ]
+    rows = [backfill_run(job.pk, occurrence, now=now) for occurrence in planned.occurrences]
     created = despite_contention(lambda: _insert(job, rows, using), using)
     taken = len(rows) - len(created)
     return replace(planned, occurrences=tuple(created), existing_runs=planned.existing_runs + taken)

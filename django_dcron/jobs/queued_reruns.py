@@ -51,7 +51,6 @@ RERUN_AT_ONCE = 500
 SECOND = timedelta(seconds=1)
 MARGIN = timedelta(minutes=1)
 """More than the time between the end of a run and the record of its failure."""
-RERUN_REASON = "rerun; waiting for its turn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +229,6 @@ def _reruns(failed: Sequence[Run], using: str) -> list[Run]:
             run.job_id,
             at,
             now=now,
-            reason=RERUN_REASON,
             args=run.args,
             kwargs=run.kwargs,
             rerun_of_id=_original(run),

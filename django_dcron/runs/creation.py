@@ -21,6 +21,8 @@ from django_dcron.utils.batches import in_batches
 from django_dcron.utils.durations import write_duration
 
 INSERTED_AT_ONCE = 2000
+WAITING_FOR_TURN = "waiting for its turn"
+"""The reason of a run that waits in the queue of backfilled runs."""
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ class NewRun:
 COLUMNS = tuple(column.name for column in fields(NewRun))
 
 
-def backfill_run(job_id: int, at: datetime, *, now: datetime, reason: str, **columns: Any) -> Run:
+def backfill_run(job_id: int, at: datetime, *, now: datetime, **columns: Any) -> Run:
     """Return an unsaved run for ``at`` that waits in the job's queue of backfilled runs."""
     return Run(
         id=new_run_id(),
@@ -55,7 +57,7 @@ def backfill_run(job_id: int, at: datetime, *, now: datetime, reason: str, **col
         state=State.WAITING,
         slot=Slot.BACKFILL,
         slot_number=backfill_number(at),
-        reason=reason,
+        reason=WAITING_FOR_TURN,
         **columns,
     )
 

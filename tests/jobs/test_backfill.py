@@ -22,6 +22,7 @@ from django_dcron.exceptions import (
 from django_dcron.jobs import backfill as module
 from django_dcron.models import Cursor, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, State
+from django_dcron.runs.creation import WAITING_FOR_TURN
 from django_dcron.scheduler.claim import claim
 from tests.checker import check
 from tests.factories import make_idle_job, make_job, make_run
@@ -63,7 +64,7 @@ def test_range_includes_start_excludes_end_and_may_precede_the_job() -> None:
     assert made() == list(result.occurrences)
     run = Run.objects.earliest("scheduled_at")
     assert (run.job, run.state, run.trigger, run.attempt) == (job, "waiting", "backfill", 1)
-    assert (run.due_at, run.node, run.missed_before, run.reason) == (T, "", 0, module.WHY_WAITING)
+    assert (run.due_at, run.node, run.missed_before, run.reason) == (T, "", 0, WAITING_FOR_TURN)
     assert before <= run.claimed_at <= database_now("default")
 
 

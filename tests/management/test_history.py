@@ -15,6 +15,7 @@ from django_dcron import control
 from django_dcron.diagnosis import run_history
 from django_dcron.diagnosis.run_history import EMPTY_LOG
 from django_dcron.jobs.definitions import record_definition
+from django_dcron.jobs.queued_reruns import rerun_selected
 from django_dcron.management.dcron import history
 from django_dcron.models import Attempt, Job, Run
 from tests.factories import make_idle_job, make_run
@@ -303,6 +304,16 @@ def test_rerun_that_queues_like_a_backfill_is_shown_as_a_rerun() -> None:
         assert re.search(rf"^trigger +{trigger}$", call("history", str(run.pk)).out, re.MULTILINE)
     document = call("history", str(rerun.pk), "--json").json["run"]
     assert (document["trigger"], document["rerun_of"]) == ("rerun", str(failed.pk))
+
+
+def test_notes_of_a_run_that_queues_like_a_backfill_name_its_trigger_once() -> None:
+    _job, (failed,) = make_history(["failed"])
+    (made,) = rerun_selected([failed]).values()
+    assert isinstance(made, Run)
+    _head, row, *_ = table(call("history", "report", "--state", "waiting").out)
+    assert row[0] == str(made.pk)[: len(row[0])]
+    assert row[-1] == f"rerun; {made.reason}"
+    assert made.reason.count("rerun") == 0
 
 
 def test_history_of_new_job_is_empty() -> None:

@@ -62,5 +62,8 @@ def advice_on_arguments(job: Job) -> str:
     if setting:
         return f"Correct the job's arguments, or allow them in {setting}."
     if job.declared is not None:
-        return "Correct the arguments in its @cron, and run manage.py dcron sync."
+        return (
+            "Correct the arguments in its @cron if they are still wrong there, and run "
+            "manage.py dcron sync."
+        )
     return "Correct the job's arguments, or the parameters of its target."

@@ -7,6 +7,7 @@ messages of unknown runs.
 from __future__ import annotations
 
 import os
+import re
 import signal
 from datetime import timedelta
 from functools import cache
@@ -65,6 +66,11 @@ beat_tasks = BeatTasks()
 beat_sender = BeatSender()
 
 
+JOB_NUMBER = re.compile(r" Job: \d+\.$")
+KILLED = "signal 9 "
+KILLED_HINT = "often the kernel kills processes for lack of memory: see dmesg"
+
+
 class ForeignRun(Ignore):
     """Report to the worker's main process that the run belongs to another database.
 
@@ -98,12 +104,21 @@ class RunRequest(DeferredAckRequest):
             if isinstance(cause, (ForeignRun, Reject)):
                 unknown_runs.add(self.args[0], dropped=getattr(cause, "dropped", False))
             elif isinstance(cause, (WorkerLostError, Terminated, SystemExit)):
-                self._end_by_force(Outcome.LOST, f"worker process died: {cause}")
+                self._end_by_force(Outcome.LOST, _message_of_death(str(cause)))
 
     def _end_by_force(self, outcome: Outcome, message: str) -> None:
         run_id, attempt = self.args
         worker = _worker_name(self.hostname, self.worker_pid)
         record_killed_attempt(UUID(run_id), attempt, outcome, message, worker=worker)
+
+
+def _message_of_death(cause: str) -> str:
+    """Return the message of an attempt whose process died: the same for each such death.
+
+    Celery's number of the job is removed, because incidents group failures by their message.
+    """
+    text = f"worker process died: {JOB_NUMBER.sub('', cause)}"
+    return f"{text}; {KILLED_HINT}" if KILLED in cause else text
 
 
 @control_command(name=REVOKE, visible=False)

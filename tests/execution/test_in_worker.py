@@ -162,6 +162,7 @@ def test_run_of_a_killed_worker_process_is_retried_at_once(worker: StartWorker) 
     # There was no node to find the expired heartbeat, so it was Celery that reported the loss.
     assert attempt.outcome == "lost"
     assert "worker process died" in attempt.message
+    assert "Job:" not in attempt.message
     after = reread(run)
     assert (after.state, after.attempt) == ("pending", 2)
     Job.objects.filter(pk=run.job_id).update(args=[0])

@@ -4,6 +4,7 @@ from unittest import mock
 from uuid import uuid4
 
 import pytest
+from celery.exceptions import WorkerLostError
 from django.db import InterfaceError, OperationalError
 
 from django_dcron import tasks
@@ -38,6 +39,24 @@ def test_message_of_a_killed_attempt_has_the_exact_duration() -> None:
     request._end_by_force.assert_called_once_with(
         Outcome.TIMED_OUT, "killed: still running after 14d1h10s"
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "is_explained"), [("signal 9 (SIGKILL)", True), ("exitcode 1", False)]
+)
+def test_message_of_a_dead_process_has_no_number_and_explains_sigkill(
+    status: str, is_explained: bool
+) -> None:
+    request = mock.Mock(spec=["_end_by_force"])
+    causes = [WorkerLostError(f"Worker exited prematurely: {status} Job: {n}.") for n in (1, 134)]
+    with mock.patch.object(tasks, "super", create=True):
+        for cause in causes:
+            tasks.RunRequest.on_failure(request, mock.Mock(exception=cause))
+    first, second = (call.args for call in request._end_by_force.call_args_list)
+    assert first == second
+    assert first[0] is Outcome.LOST
+    assert status in first[1]
+    assert ("dmesg" in first[1]) is is_explained
 
 
 def test_ended_attempt_is_kept() -> None:

@@ -15,8 +15,10 @@ from pytest_django import Settings
 from django_dcron import control
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
+from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.models import Calendar, Cursor, Job, Node, Run
 from django_dcron.models.job_states import EXHAUSTED
+from django_dcron.policies.health.problems import Problem
 from django_dcron.targets.shadow import NOT_EXECUTED
 from tests.diagnosis.conftest import System, system
 from tests.factories import make_idle_job, make_job, make_node, make_run
@@ -417,7 +419,7 @@ def test_nodes_lists_state_of_each_node(system: System) -> None:
         id="c-1", name="c", heartbeat_at=now, degraded=True, skew=timedelta(minutes=2), **given
     )
     code, out, _err = call("nodes")
-    head, *rows, _ = table(out)  # the last line says which node is needed
+    head, *rows = table(out)[:4]
     assert code == 0
     assert head[:3] == ["Node", "State", "Heartbeat"]
     assert [row[:2] for row in rows] == [
@@ -426,6 +428,9 @@ def test_nodes_lists_state_of_each_node(system: System) -> None:
         ["c", "stalled, degraded"],
     ]
     assert "2m 00s" in out
+    issues = {issue.problem: str(issue) for issue in read_verdict().issues}
+    explained = {Problem.NODE_STALLED, Problem.NODE_DEGRADED, Problem.NODE_SKEWED}
+    assert [out.count(issues[problem]) for problem in explained] == [1, 1, 1]
     document = call("nodes", "--json").json
     assert [node["state"] for node in document["nodes"]] == ["live", "expired", "stalled"]
     assert document["nodes"][2]["skew_seconds"] == 120

@@ -52,6 +52,15 @@ nodes --json
 NAMED = 5
 """The maximum number of namespaces named for each node."""
 LIVE, STALLED, EXPIRED = "live", "stalled", "expired"
+EXPLAINED = {
+    Problem.NODE_STALLED,
+    Problem.NODE_DEGRADED,
+    Problem.NODE_SKEWED,
+    Problem.CLOCK_IN_DOUBT,
+    Problem.NO_BROKER,
+    Problem.BROKER_UNREACHABLE,
+}
+"""The problems of the health verdict that explain the state of a node."""
 STYLES = {LIVE: GOOD, STALLED: WARNING, EXPIRED: QUIET}
 
 
@@ -80,6 +89,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         ]
         columns = [Column("Node", wraps=True), Column("State"), *numbers, *place]
         out.table(columns, (list(_cells(node)) for node in found))
+        for issue in read_verdict(options["namespace"]).issues:
+            if issue.problem in EXPLAINED:
+                out.line(str(issue), WARNING)
         for text in _stop_texts(found, cluster.nodes() if options["namespace"] else found):
             out.line(text)
     if any(cluster.is_live(node) for node in found):

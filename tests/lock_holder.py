@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 from django.db import connection, connections, models, transaction
 
+from django_dcron.models import Run
 from tests.waiting import TIMEOUT
 
 
@@ -37,6 +38,12 @@ def keeping_open(work: Callable[[], object]) -> Iterator[None]:
     finally:
         release.set()
         holder.join(TIMEOUT)
+
+
+def lock_runs() -> None:
+    """Lock the table of the runs until the transaction ends, also for reads (PostgreSQL)."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {Run._meta.db_table} IN ACCESS EXCLUSIVE MODE")
 
 
 def lock_limit() -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from django_dcron.db.contention import is_contention
 from django_dcron.db.errors import in_one_line
 from django_dcron.utils.messages import with_full_stop
 
@@ -28,6 +29,10 @@ NO_CONNECTION_LEFT = re.compile(
     r"|no more connections allowed",  # PgBouncer
     re.IGNORECASE,
 )
+END_LOCK = (
+    "Try again. If it fails again, another session keeps tables of django_dcron locked. Find it "
+    "with pg_blocking_pids (PostgreSQL) or SHOW FULL PROCESSLIST (MariaDB); end it if necessary."
+)
 
 
 def accepts_no_connections(error: Exception) -> bool:
@@ -50,4 +55,6 @@ def remedy_for(error: Exception) -> str:
         return "Free space on the disk of the database."
     if accepts_no_connections(error):
         return "Close unused connections, or raise the connection limit of the database."
+    if is_contention(error):
+        return END_LOCK
     return "Check that the database is running and that its settings are correct."

@@ -161,6 +161,21 @@ def limited_lock_waits(using: str) -> Iterator[None]:
 
 
 @contextmanager
+def limited_reads(using: str) -> Iterator[None]:
+    """Let each statement in the block wait for at most ``READ_LOCK_TIMEOUT`` if a table is locked.
+
+    It then fails as contention. Unlike ``limited_lock_waits``, the block needs no transaction, so
+    it may take long. It must not write.
+    """
+    limits = WaitLimits(using)
+    limits.impose(lock=READ_LOCK_TIMEOUT, silence=READ_TIMEOUT)
+    try:
+        yield
+    finally:
+        limits.lift()
+
+
+@contextmanager
 def _mariadb_limits(using: str, timeout: timedelta, lock: timedelta | None) -> Iterator[None]:
     """Set MariaDB's session limits and restore them afterwards.
 

@@ -36,7 +36,6 @@ logger = logging.getLogger("django_dcron.monitoring")
 DATABASE_UNUSABLE = "the database is unreachable or lacks the tables of django_dcron; see the log"
 DATABASE_LOCKED = "another session has locked tables of django_dcron in the database; see the log"
 DATABASE_FULL = "the database accepts no further connections; see the log"
-END_LOCK = "Find the session that holds the lock, and end it if necessary."
 
 View = Callable[[HttpRequest], HttpResponse]
 
@@ -89,11 +88,10 @@ def health(request: HttpRequest) -> RenderedResponse:
     except (DatabaseError, InterfaceError) as error:
         _log(error)
         if is_contention(error):
-            content = health_json.error_as_json("database_locked", DATABASE_LOCKED, END_LOCK)
+            code, reason = "database_locked", DATABASE_LOCKED
         else:
-            content = health_json.error_as_json(
-                "database_unusable", _reason_for(error), remedy_for(error)
-            )
+            code, reason = "database_unusable", _reason_for(error)
+        content = health_json.error_as_json(code, reason, remedy_for(error))
         return json_response(content, healthy=False)
 
 

@@ -22,7 +22,8 @@ from django.utils.translation import override
 from pytest_django import Settings
 
 from django_dcron import control, targets
-from django_dcron.db.error_remedies import with_remedy
+from django_dcron.db import session_limits
+from django_dcron.db.error_remedies import END_LOCK, with_remedy
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import system_health
 from django_dcron.diagnosis.run_history import EMPTY_LOG
@@ -51,6 +52,7 @@ from django_dcron.utils.bounded_text import OMISSION_MARK, BoundedText
 from tests.conftest import StartProcess
 from tests.diagnosis.test_system_health import worker_replies
 from tests.factories import make_idle_job, make_job, make_node, make_run
+from tests.lock_holder import has_usual_lock_limit, keeping_open, lock_runs
 from tests.management import calling
 from tests.waiting import TIMEOUT
 
@@ -1982,3 +1984,21 @@ def test_nodes_without_heartbeats_in_a_read_only_database_may_run(
     monkeypatch.setattr(system_health, "refuses_writes", lambda using: True)
     code, _, error = calling.call("nodes")
     assert (code, "read-only" in error, "runcron" in error) == (1, True, False)
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    "arguments",
+    [("doctor",), ("why", "report"), ("history", "report"), ("show", "report")],
+    ids=lambda arguments: arguments[0],
+)
+def test_inspecting_command_ends_with_a_remedy_if_a_table_is_locked(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_idle_job(name="report")
+    monkeypatch.setattr(session_limits, "READ_LOCK_TIMEOUT", timedelta(milliseconds=100))
+    with keeping_open(lock_runs):
+        code, _, error = calling.call(*arguments)
+    assert (code, "django_dcron_run" in error, END_LOCK in error) == (2, True, True)
+    assert has_usual_lock_limit()

@@ -17,12 +17,13 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db import session_limits
+from django_dcron.db.error_remedies import END_LOCK
 from django_dcron.db.now import UtcNow, database_now
 from django_dcron.jobs.representation import to_json
-from django_dcron.models import Job, Node, Run
+from django_dcron.models import Job, Node
 from django_dcron.monitoring import migration_check, urls, views
 from tests.factories import make_idle_job
-from tests.lock_holder import has_usual_lock_limit, keeping_open
+from tests.lock_holder import has_usual_lock_limit, keeping_open, lock_runs
 
 pytestmark = pytest.mark.django_db
 
@@ -276,17 +277,12 @@ def test_health_reports_a_locked_table(
     with keeping_open(lock_runs):
         assert health(client) == (
             503,
-            unfit("database_locked", views.DATABASE_LOCKED, views.END_LOCK),
+            unfit("database_locked", views.DATABASE_LOCKED, END_LOCK),
         )
         page = admin_client.get(reverse("admin:index")).content.decode()
         assert "Another session has locked tables of django-dcron" in page
     assert health(client)[1]["problems"][:1] != unfit("database_locked", "", "")["problems"]
     assert has_usual_lock_limit()
-
-
-def lock_runs() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(f"LOCK TABLE {Run._meta.db_table} IN ACCESS EXCLUSIVE MODE")
 
 
 @pytest.mark.parametrize(

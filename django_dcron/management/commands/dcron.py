@@ -275,7 +275,7 @@ class Command(BaseCommand):
                 else:
                     if not getattr(self, "_called_from_command_line", False):
                         options |= _as_lists(subcommand, options)
-                    with _acting_on_command_line(subcommand):
+                    with _limited_reads(subcommand), _acting_on_command_line(subcommand):
                         load_subcommand(subcommand).run(self, options)
             self.stdout.flush()
         except (DatabaseError, InterfaceError) as error:
@@ -307,6 +307,17 @@ def _as_lists(subcommand: str, options: dict[str, Any]) -> dict[str, list[str]]:
         if each.nargs in ("*", "+") or isinstance(each, _AppendAction)
     )
     return {name: [options[name]] for name in several if isinstance(options[name], str)}
+
+
+def _limited_reads(subcommand: str) -> AbstractContextManager[None]:
+    """Don't let a subcommand that only reads wait silently for a locked table."""
+    if subcommand not in GROUPS["Inspect"]:
+        return nullcontext()
+    from django_dcron.db.routing import alias_for
+    from django_dcron.db.session_limits import limited_reads
+    from django_dcron.models import Run
+
+    return limited_reads(alias_for(Run))
 
 
 def _acting_on_command_line(subcommand: str) -> AbstractContextManager[None]:

@@ -1519,6 +1519,23 @@ def test_queued_run_says_when_it_is_sent_again_if_its_queue_has_a_worker(
     assert "sent_again" not in codes(explain(job, NOON)), "a worker may start it at any moment"
 
 
+def test_queued_run_says_that_no_worker_has_replied_since_it_was_sent(settings: Settings) -> None:
+    settings.DCRON_DISPATCHER = "celery"
+    job, now = make_job(queue="reports"), database_now("default")
+    make_run(job, state="queued", queued_at=now - MINUTE)
+    unknown = sentence(explain(job, NOON), "needs_worker")
+    node = make_node(workers={"at": (now - 2 * MINUTE).isoformat(), "replies": []})
+    assert sentence(explain(job, NOON), "needs_worker") == unknown, "asked before the run was sent"
+    node.workers["at"] = now.isoformat()
+    node.save()
+    assert sentence(explain(job, NOON), "needs_worker") != unknown
+
+
+def sentence(answer: Answer, code: str) -> str:
+    (found,) = (each for each in answer.sentences if each.code == code)
+    return str(found)
+
+
 def test_queued_run_counts_the_runs_that_keep_workers_busy(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -595,6 +595,15 @@ def test_remedy_without_any_worker_also_names_queues_of_the_latest_runs() -> Non
     assert "replied" not in str(only(**others | {"workers": (), "running": 1}).summary)
 
 
+@pytest.mark.parametrize(("workers", "is_named"), [(None, False), ((), True), ((worker(),), False)])
+def test_remedy_of_queued_runs_says_if_no_worker_has_replied(workers: Any, is_named: bool) -> None:
+    idle = {"queued": 3, "queued_since": ago(MINUTE), "last_start": ago(MINUTE)}
+    issue = only(**idle, workers=workers, queues_of_latest_queued=("mail",))
+    assert issue.problem is P.QUEUE_STALLED
+    assert "mail" in str(issue.remedy)
+    assert ("replied" in str(issue.remedy)) is is_named
+
+
 def test_remedy_for_unknown_task_is_autodiscover_tasks() -> None:
     issue = only(workers=(worker(executes=False),), queues=(queue(),))
     assert "app.autodiscover_tasks()" in str(issue.remedy)

@@ -80,10 +80,17 @@ def worker_sentences(data: ExplanationData, run: Run) -> list[Sentence]:
     if settings.DISPATCHER == "thread" or not queue:
         return []
     sentences = [*_idle_queue_sentences(data, run, queue)]
-    if workers := _workers_serving(data, run, queue):
+    # An earlier reply may be that of a worker that ended before the run was sent.
+    replies = latest_worker_replies(data.live_nodes, after=run.sent_at)
+    if workers := _workers_serving(replies or (), queue):
         sentences += _redelivery_sentences(data, run, queue, workers)
     else:
         text = _("If no worker of the queue “%(queue)s” is running, start one.")
+        if replies == ():
+            text = _(
+                "No worker has replied to the nodes since the run was sent. Start a worker of the "
+                "queue “%(queue)s”, unless its workers are busy with other tasks."
+            )
         sentences.append(Sentence("needs_worker", text, queue=queue))
     if _may_lack_task(data, queue):
         text = _("Restart workers that were started before django-dcron was installed.")
@@ -157,15 +164,11 @@ def _count_in_queues(runs: RunQuerySet, queues: Collection[str]) -> int:
     return sum(queue_name(target, queue) in queues for target, queue in rows)
 
 
-def _workers_serving(data: ExplanationData, run: Run, queue: str) -> list[WorkerFacts]:
-    """Return the workers of the queue that have answered a node since the run was sent.
-
-    An earlier answer may be that of a worker that ended before the run was sent.
-    """
-    workers = latest_worker_replies(data.live_nodes, after=run.sent_at) or ()
+def _workers_serving(replies: Iterable[WorkerFacts], queue: str) -> list[WorkerFacts]:
+    """Return the workers that can execute runs from the queue."""
     return [
         worker
-        for worker in workers
+        for worker in replies
         if queue in worker.queues and worker.executes and not worker.unknown_runs
     ]
 

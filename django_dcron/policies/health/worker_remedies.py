@@ -52,6 +52,9 @@ def check_workers(facts: SystemFacts) -> TranslatableText:
     if facts.dispatcher == "thread":
         return TranslatableText(MORE_THREADS)
     queues = sorted({*facts.queues_of_latest_queued} - {""}) if facts.shows_queues else []
+    if facts.workers == ():
+        remedy = start_a_worker_unless_busy(facts, queues[:QUEUES_LISTED])
+        return TranslatableText(_("No worker has replied to the nodes. %(remedy)s"), remedy=remedy)
     if not queues:
         return TranslatableText(CHECK_WORKERS)
     return ngettext(

@@ -3,7 +3,7 @@
 Invariants:
 
 - The audit log decides: a user paused the job, or disabled it with an edit. A job that is finished,
-  auto-paused, imported as paused or disabled by a sync has no pause of a user.
+  auto-paused, imported as paused, or disabled by a sync or an import has no pause of a user.
 - A job that waits for a handover has none either, although a user may have handed it back. The
   handover enables it.
 """

@@ -30,6 +30,7 @@ from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.diagnosis.system_health import latest_incident, read_facts, read_verdict
 from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.definitions import definition_id
+from django_dcron.jobs.saving import save_imported
 from django_dcron.models import Attempt, Cursor, Incident, Job, Node, Run, Statistics, Via
 from django_dcron.models.job_states import EXHAUSTED, HANDED_BACK
 from django_dcron.monitoring.metrics import catalog, cluster
@@ -548,6 +549,21 @@ def test_jobs_that_users_disabled_without_a_reason_are_a_warning(
     with acting(lambda: Actor("ann", via=Via.CLI)):
         control.pause(job, HANDED_BACK)
     assert problems() == set(), "the handover enables the job"
+
+
+def test_job_that_an_import_disabled_is_not_paused_by_a_user() -> None:
+    make_node()
+    job = make_idle_job(import_source="redbeat", import_key="1")
+    with acting(lambda: Actor("ann", via=Via.CLI)):
+        job.enabled, job.pause_reason = False, "disabled in redbeat"
+        save_imported([(job, None)])
+        assert problems() == set()
+        control.resume(job)
+        control.pause(job, "deploy (ann)")
+        assert problems() == {Problem.ALL_JOBS_PAUSED}
+        job.pause_reason = "disabled in redbeat"
+        save_imported([(job, None)])
+    assert problems() == set(), "the import replaced the pause"
 
 
 def test_overlong_run_is_reported(job: Job, now: datetime) -> None:

@@ -87,7 +87,8 @@ class LoggedPause:
 def pauses_by_users(jobs: Iterable[Job]) -> dict[int, LoggedPause]:
     """Return the pause of each job for its present reason, if the log names a user.
 
-    It may be an edit that disabled the job, and it may have no reason.
+    It may be an edit that disabled the job, and it may have no reason. A sync or an import that
+    disabled the job isn't a pause by the user who started it.
     """
     reasons = {job.pk: job.pause_reason for job in jobs}
     latest: dict[int, LoggedPause] = {}
@@ -102,10 +103,12 @@ def pauses_by_users(jobs: Iterable[Job]) -> dict[int, LoggedPause]:
         columns = ("object_id", "at", "actor", "action", "reason", "after")
         for entry in switches.order_by("at", "pk").only(*columns):
             key, reason = int(entry.object_id), entry.reason
-            if entry.after.get("enabled"):
+            is_pause = entry.action == AuditAction.PAUSE
+            is_automatic = not is_pause and reason in AUTOMATIC_CHANGES
+            if entry.after.get("enabled") or is_automatic:
                 latest.pop(key, None)
                 continue
-            if entry.action != AuditAction.PAUSE:
+            if not is_pause:
                 reason = entry.after.get("pause_reason", reasons[key])
             latest[key] = LoggedPause(entry.at, reason, entry.actor)
     return {

@@ -350,6 +350,17 @@ def test_pause_by_id_replaces_a_pause_only_with_a_reason_or_end(
     assert response["refused"] == []
 
 
+def test_pause_by_id_replaces_the_wait_for_a_handover(api: Api) -> None:
+    waits = control.pause(make_idle_job(name="waits", import_source="redbeat"), HANDED_BACK)
+    paused = control.pause(make_idle_job(), "data provider down")
+    body = {"ids": [paused.pk, waits.pk]}
+    response = api.post("jobs/bulk/pause/", body).json()
+    results, skipped = ([each["id"] for each in response[key]] for key in ("results", "skipped"))
+    assert (results, skipped, response["refused"]) == ([waits.pk], [paused.pk], [])
+    waits.refresh_from_db()
+    assert (waits.pause_reason, waits.awaits_handover) == ("by admin", False)
+
+
 def test_pause_by_filter_keeps_a_pause_from_another_request_at_the_same_time(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

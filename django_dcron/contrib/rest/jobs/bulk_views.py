@@ -15,6 +15,7 @@ from django_dcron.contrib.rest.jobs.bulk_actions import (
     PauseManySerializer,
     TriggeredJobsSerializer,
     TriggerManySerializer,
+    pause_jobs,
     pause_or_resume_jobs,
     trigger_jobs,
 )
@@ -68,10 +69,13 @@ class BulkJobViewSet(BaseViewSet):
     def pause_many(self, request: Request) -> Response:
         values = self.validate(PauseManySerializer, request.data)
         reason = signed_reason(values["reason"], request.user.get_username())
-        # As in the command line, a filter or an empty request doesn't replace an earlier pause.
-        replace = "ids" in values and not {"reason", "until"}.isdisjoint(request.data)
-        pause = partial(control.pause_many, reason=reason, until=values["until"], replace=replace)
-        changed = pause_or_resume_jobs(select_jobs(values, self.scope, why_not_paused), pause)
+        selected = select_jobs(values, self.scope, why_not_paused)
+        # As in the command line, a filter or an empty request doesn't replace an earlier pause. An
+        # empty request replaces only the wait for the handover, which would enable the job.
+        is_replacing = "ids" in values and not {"reason", "until"}.isdisjoint(request.data)
+        replacing = {job.pk for job in selected.rows if is_replacing or job.awaits_handover}
+        pause = partial(pause_jobs, reason=reason, until=values["until"], replacing=replacing)
+        changed = pause_or_resume_jobs(selected, pause)
         return Response(PausedOrResumedJobsSerializer(changed).data)
 
     @action(detail=False, methods=["post"], url_path="bulk/resume")

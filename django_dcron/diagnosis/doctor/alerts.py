@@ -1,10 +1,13 @@
-"""Check that alerts arrive: find the channels whose alerts weren't sent."""
+"""Check that alerts arrive: find the channels whose alerts weren't sent.
+
+An alert that was given up doesn't count if the channel got a later alert: the channel works again.
+"""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from django.db.models import Count, Max, Min, Q
+from django.db.models import Count, Exists, Max, Min, OuterRef, Q
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.doctor.findings import Code, Findings, Subject
@@ -22,19 +25,25 @@ ERROR_SHOWN = 200
 
 
 def examine_alerts(window: Window, findings: Findings) -> None:
-    alerts = Alert.objects.using(alias_for(Alert)).exclude(error="")
+    all_alerts = Alert.objects.using(alias_for(Alert))
+    alerts = all_alerts.exclude(error="")
     tried = alerts.filter(try_at__isnull=False, tries__gte=FAILED_TRIES)
-    given_up = alerts.filter(try_at=None, created_at__gt=window.now - GIVEN_UP_FOR)
+    sent_later = all_alerts.filter(channel=OuterRef("channel"), sent_at__gt=OuterRef("created_at"))
+    given_up = alerts.filter(
+        ~Exists(sent_later), try_at=None, created_at__gt=window.now - GIVEN_UP_FOR
+    )
     unsent = (tried | given_up).filter(sent_at=None)
     if window.namespace:
         unsent = unsent.filter(Q(job=None) | Q(job__namespace=window.namespace))
     channels = unsent.order_by("channel").values("channel")
     for row in channels.annotate(number=Count("pk"), oldest=Min("created_at"), latest=Max("pk")):
-        error = Alert.objects.using(alias_for(Alert)).values_list("error").get(pk=row["latest"])[0]
+        error = all_alerts.filter(pk=row["latest"]).values_list("error", flat=True).first()
+        if error is None:  # The alert was deleted in between.
+            continue
         findings.add(
             Code.ALERTS_UNDELIVERED,
             Subject("channel", row["channel"], row["channel"]),
-            f"{number_of(row['number'], 'alert', 'alerts')} can't be sent, the oldest since "
+            f"{number_of(row['number'], 'alert', 'alerts')} weren't sent, the oldest since "
             f"{format_moment(row['oldest'])}. "
             f"{with_full_stop(with_ellipsis(' '.join(error.split()), ERROR_SHOWN))}",
             at=row["oldest"],

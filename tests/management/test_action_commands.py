@@ -517,6 +517,15 @@ def test_pause_says_that_runs_which_are_due_still_start() -> None:
     assert document("pause", "report")[1]["results"][0]["cautions"] == []
 
 
+def test_pause_counts_no_due_runs_that_a_freeze_holds_back() -> None:
+    job = make_idle_job(name="report")
+    make_run(job, "pending")
+    make_run(job, "queued", trigger="manual")
+    control.freeze("deploy")
+    (caution,) = document("pause", "report")[1]["results"][0]["cautions"]
+    assert caution["message"].startswith("1 run that is due still starts")
+
+
 def test_pause_and_freeze_refuse_a_duration_of_zero() -> None:
     make_job(name="first")
     for arguments in (("pause", "first"), ("freeze", "--reason", "deploy")):

@@ -113,10 +113,9 @@ def _pause_locked(
 
 
 def _due_runs(job_ids: Collection[int], using: str) -> dict[int, int]:
-    """Return how many runs of each job are due. They start despite the pause."""
-    due = Run.objects.using(using).filter(
-        job__in=job_ids, state__in=UNFINISHED - {State.RUNNING}, due_at__lte=database_now(using)
-    )
+    """Return how many runs of each job are due and not frozen. They start despite the pause."""
+    runs = Run.objects.using(using).filter(job__in=job_ids, state__in=UNFINISHED - {State.RUNNING})
+    due = runs.due(database_now(using)).not_frozen()
     return dict(due.order_by().values_list("job").annotate(count=Count("pk")))
 
 

@@ -2175,6 +2175,10 @@ class Migration(migrations.Migration):
             model_name="alert",
             index=models.Index(fields=["channel", "sent_at"], name="dcron_alert_sent"),
         ),
+        migrations.AddIndex(
+            model_name="alert",
+            index=models.Index(fields=["kind", "id"], name="dcron_alert_kind"),
+        ),
         migrations.AddConstraint(
             model_name="alert",
             constraint=models.UniqueConstraint(fields=("channel", "key"), name="dcron_alert_key"),

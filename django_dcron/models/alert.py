@@ -64,6 +64,7 @@ class Alert(models.Model):
         indexes = (
             models.Index(fields=("try_at",), name="dcron_alert_due"),
             models.Index(fields=("channel", "sent_at"), name="dcron_alert_sent"),
+            models.Index(fields=("kind", "id"), name="dcron_alert_kind"),
         )
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from pytest_django import Settings
 from django_dcron import node
 from django_dcron.conf import settings as dcron
 from django_dcron.contrib.alerts.alerter import Alerter
+from django_dcron.contrib.alerts.cluster_alerts import _error_alerts
 from django_dcron.contrib.alerts.messages import node_loss_message
 from django_dcron.contrib.alerts.outbox import RETENTION
 from django_dcron.db import clock
@@ -253,6 +254,11 @@ def test_end_of_errors_is_not_reported_to_a_channel_that_was_added_later(
     Alerter(Leader(), lambda: assess(well)).check_and_send()
     channels = Alert.objects.filter(kind="recovered").values_list("channel", flat=True)
     assert list(channels) == ["ops"]
+
+
+@pytest.mark.sqlite
+def test_last_alert_about_an_error_is_found_by_an_index() -> None:
+    assert "dcron_alert_kind" in _error_alerts()[:1].explain()
 
 
 def test_end_of_health_errors_needs_a_rule(

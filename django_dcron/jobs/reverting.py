@@ -32,6 +32,7 @@ from django_dcron.jobs.audit.differences import (
 )
 from django_dcron.jobs.audit.entries import (
     AUTOMATIC_CHANGES,
+    READ,
     LoggedChange,
     entries_of,
     read_change,
@@ -200,6 +201,13 @@ def later_changes(job: Job, entry: AuditEntry) -> dict[str, AuditEntry]:
     """Return the last entry after ``entry`` that changed each field."""
     later = entries_of(job).filter(pk__gt=entry.pk).order_by("pk")
     return {name: each for each in later for name in each.after}
+
+
+def fields_changed_later(job: Job, entry: AuditEntry) -> set[str] | None:
+    """Return the fields that entries after ``entry`` changed; None with over ``READ`` entries."""
+    later = entries_of(job).filter(pk__gt=entry.pk).values_list("after", flat=True)
+    changes = list(later[: READ + 1])
+    return None if len(changes) > READ else {name for after in changes for name in after}
 
 
 def _not_an_edit(job: Job, entry: AuditEntry) -> NotPossible:

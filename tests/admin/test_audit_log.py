@@ -12,6 +12,7 @@ from django.utils.html import escape
 
 from django_dcron import control
 from django_dcron.admin.jobs.admin import JobAdmin
+from django_dcron.jobs import reverting
 from django_dcron.jobs.audit.differences import LONGEST, FieldChange
 from django_dcron.jobs.audit.entries import LoggedChange, logged_changes_of
 from django_dcron.jobs.audit.recording import AuditedChange, record_changes
@@ -313,6 +314,19 @@ def test_edit_of_a_pause_has_no_link_if_the_next_page_of_the_history_has_a_later
     job.refresh_from_db()
     control.resume(job)
     control.pause(job)
+    assert _history(admin_client, job).context["lines"][1].revert_url == ""
+
+
+def test_edits_before_too_many_later_entries_have_no_link(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    job.max_attempts = 4
+    control.save(job)
+    record_changes([AuditedChange(AuditAction.CHANGE, job)] * 100, "default")
+    monkeypatch.setattr(reverting, "READ", 2)
+    assert _history(admin_client, job).context["lines"][1].revert_url == _revert_url(job, 2)
+    monkeypatch.setattr(reverting, "READ", 1)
     assert _history(admin_client, job).context["lines"][1].revert_url == ""
 
 

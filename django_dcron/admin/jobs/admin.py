@@ -81,7 +81,7 @@ from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.jobs import sync
 from django_dcron.jobs.representation import JOB_FIELDS, DocumentField
-from django_dcron.jobs.reverting import later_changes
+from django_dcron.jobs.reverting import fields_changed_later
 from django_dcron.models import AuditEntry, Job
 
 TAGS_SHOWN = 5
@@ -183,7 +183,7 @@ class JobAdmin(
         self, request: HttpRequest, obj: Job, page: Page[AuditEntry]
     ) -> Sequence[LogLine]:
         lines = super().history_lines(request, obj, page)
-        later = later_changes(obj, page[-1]) if page.has_next() else ()
+        later = fields_changed_later(obj, page[-1]) if page.has_next() else set()
         return revert_page.with_revert_urls(self, request, obj, lines, later)
 
     @admin.display(description=gettext_lazy("name"), ordering="name")

@@ -60,13 +60,16 @@ def with_revert_urls(
     request: HttpRequest,
     job: Job,
     lines: Sequence[LogLine],
-    changed_later: Collection[str],
-) -> list[LogLine]:
+    changed_later: Collection[str] | None,
+) -> Sequence[LogLine]:
     """Return the lines of the job's history, oldest first, with links to revert the edits.
 
     An edit has a link if the user may revert it, the log has its old values, and its fields weren't
-    changed again. ``changed_later`` has the fields of the entries after the lines.
+    changed again. ``changed_later`` has the fields of the entries after the lines. If it is None,
+    too many entries follow to read them, and no line has a link.
     """
+    if changed_later is None:
+        return lines
     editable, present = _editable_fields(model_admin, request, job), values_of(job)
     changed_later = {*changed_later}
     linked: list[LogLine] = []

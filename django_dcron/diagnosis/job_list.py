@@ -16,7 +16,7 @@ from django.db import connections
 from django.db.models import Q
 
 from django_dcron.db import clock
-from django_dcron.diagnosis.job_queues import jobs_in_queue
+from django_dcron.diagnosis.job_queues import jobs_in_queues
 from django_dcron.diagnosis.job_source import jobs_from_source
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.diagnosis.tags import jobs_with_tag
@@ -75,7 +75,7 @@ class JobFilter:
     source: str = ""
     """What created the job. See ``jobs_from_source``."""
     queue: str = ""
-    """The queue to which the runs are published. See ``jobs_in_queue``."""
+    """The queue to which the runs are published. See ``jobs_in_queues``."""
 
 
 def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
@@ -100,7 +100,7 @@ def jobs(chosen: JobFilter, scope: Scope = EVERYTHING) -> JobQuerySet:
     if chosen.source:
         found = jobs_from_source(found, chosen.source)
     if chosen.queue:
-        found = jobs_in_queue(found, chosen.queue)
+        found = jobs_in_queues(found, [chosen.queue])
     for tag in chosen.tags:
         found = jobs_with_tag(found, tag)  # type: ignore[assignment]  # it filters, and keeps the class
     if chosen.condition:

@@ -31,7 +31,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.figures import latest_attempts
 from django_dcron.diagnosis.job_list import JobCondition, query_of
-from django_dcron.diagnosis.job_queues import condition_of_queue, queues_in_use
+from django_dcron.diagnosis.job_queues import condition_of_queues, queues_in_use
 from django_dcron.diagnosis.job_source import ADMIN, CODE, jobs_from_source
 from django_dcron.diagnosis.overdue import overdue_cursors
 from django_dcron.diagnosis.scope import Scope
@@ -290,7 +290,7 @@ class QueueFilter(_ValueFilter):
     @cached_property
     def _condition(self) -> Q:
         """The condition for all queries of the page. Reading it needs a query itself."""
-        return condition_of_queue(self._scope.jobs, self.value() or "")
+        return condition_of_queues(self._scope.jobs, [self.value() or ""])
 
 
 class TagFilter(_JobValueFilter):

@@ -11,6 +11,7 @@ from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.bounded_count import MAX_COUNTED
 from django_dcron.diagnosis.cluster import leaders_of
+from django_dcron.diagnosis.job_queues import jobs_in_queues
 from django_dcron.diagnosis.misfire_effect import misfire_effect, start_deadline_effect
 from django_dcron.diagnosis.overdue import executing_runs
 from django_dcron.diagnosis.system_health import read_facts
@@ -159,9 +160,9 @@ def _busy_workers_sentence(
 
 
 def _count_in_queues(runs: RunQuerySet, queues: Collection[str]) -> int:
-    """Return how many of the first ``MAX_COUNTED`` runs are in one of the queues."""
-    rows = runs.order_by("due_at").values_list("job__target", "job__queue")[:MAX_COUNTED]
-    return sum(queue_name(target, queue) in queues for target, queue in rows)
+    """Return how many runs are in one of the queues, at most ``MAX_COUNTED``."""
+    jobs = jobs_in_queues(Job.objects.using(alias_for(Job)), queues)
+    return runs.filter(job__in=jobs).order_by()[:MAX_COUNTED].count()
 
 
 def _workers_serving(replies: Iterable[WorkerFacts], queue: str) -> list[WorkerFacts]:

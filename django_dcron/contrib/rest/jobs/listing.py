@@ -9,7 +9,7 @@ from rest_framework import serializers
 from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.pagination import PageOrder, PageQuery
 from django_dcron.diagnosis.job_list import JobCondition, query_of
-from django_dcron.diagnosis.job_queues import jobs_in_queue
+from django_dcron.diagnosis.job_queues import jobs_in_queues
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.tags import jobs_with_tag
 from django_dcron.jobs.representation import CONFIDENTIAL
@@ -73,4 +73,4 @@ def filter_jobs(scope: Scope, query: dict[str, Any]) -> JobQuerySet:
         jobs = jobs.filter(query_of(JobCondition(query["state"]), scope))
     if "tag" in query:
         jobs = jobs_with_tag(jobs, query["tag"])  # type: ignore[assignment]  # it keeps the class
-    return jobs_in_queue(jobs, query["queue"]) if "queue" in query else jobs
+    return jobs_in_queues(jobs, [query["queue"]]) if "queue" in query else jobs

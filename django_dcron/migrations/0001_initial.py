@@ -906,6 +906,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "once",
+                    models.BooleanField(
+                        default=False,
+                        editable=False,
+                        help_text="The node was started with --once. Its heartbeats end no outage.",
+                        verbose_name="makes one tick",
+                    ),
+                ),
+                (
                     "agenda",
                     models.PositiveIntegerField(default=0, verbose_name="runs on agenda"),
                 ),

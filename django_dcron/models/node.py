@@ -73,6 +73,12 @@ class Node(models.Model):
             "with --embedded."
         ),
     )
+    once = models.BooleanField(
+        _("makes one tick"),
+        default=False,
+        editable=False,
+        help_text=_("The node was started with --once. Its heartbeats end no outage."),
+    )
     agenda = models.PositiveIntegerField(_("runs on agenda"), default=0)
     skew = models.DurationField(
         _("clock skew"),

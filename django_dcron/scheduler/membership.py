@@ -188,6 +188,7 @@ class Membership:
             skew=self._clock.skew,
             shard_count=settings.SHARDS,
             locks_in_database=isinstance(self._lock, DatabaseLock),
+            once=once,
         )
         self._outage_search.record_heartbeat(outage)
         delete_dead_nodes()

@@ -8,8 +8,8 @@ Invariants:
   outage. Later nodes see that heartbeat and find none.
 - A node that stops cleanly deletes its row and records the time of the stop. So an outage that
   begins with a clean stop has a start, too.
-- A node that makes only one tick looks for none, and its clean stop doesn't count. Before it may
-  delete the rows of dead nodes, it records their last heartbeat for the next node.
+- A node that makes only one tick looks for none, and its heartbeats and its clean stop don't count.
+  Before it may delete the rows of dead nodes, it records their last heartbeat for the next node.
 - If the node dies before its alerter has stored the alert, within about five seconds, the outage
   isn't reported.
 """
@@ -75,7 +75,7 @@ def record_clean_stop() -> None:
 
 
 def keep_last_sign_of_life() -> None:
-    """Record the last heartbeat of any node like a clean stop, so that its row may be deleted."""
+    """Record the last sign of life like a clean stop, so that the node's row may be deleted."""
     if (at := _last_sign_of_life()) is not None:
         leases = LockLease.objects.using(alias_for(LockLease))
         if not leases.filter(name=LAST_STOP, expires_at__lt=at).update(expires_at=at):
@@ -89,8 +89,9 @@ def _insert_last_stop(at: Any) -> None:
 
 
 def _last_sign_of_life() -> datetime | None:
-    """Return the time of the last heartbeat or clean stop of any node."""
-    heartbeats = Node.objects.using(alias_for(Node)).aggregate(last=Max("heartbeat_at"))
+    """Return the last heartbeat or clean stop of any node that makes more than one tick."""
+    nodes = Node.objects.using(alias_for(Node)).filter(once=False)
+    heartbeats = nodes.aggregate(last=Max("heartbeat_at"))
     stops = LockLease.objects.using(alias_for(LockLease)).filter(name=LAST_STOP)
     times = (heartbeats["last"], stops.values_list("expires_at", flat=True).first())
     return max(filter(None, times), default=None)

@@ -594,6 +594,23 @@ def test_node_that_makes_one_tick_leaves_an_outage_to_the_next_node(
     assert durations(node(FailingLock(), "b")) == [[3 * QUARTER]]
 
 
+def test_overlapping_and_killed_nodes_that_make_one_tick_leave_an_outage_to_the_next_node(
+    pass_time: PassTime,
+) -> None:
+    node(FailingLock(), "a")
+    first, second, killed = (
+        Membership(name, "", FailingLock(), ClusterClock()) for name in ("1", "2", "killed")
+    )
+    for once in (first, second, killed):
+        pass_time(QUARTER)
+        once.register(once=True)
+        once.beat(agenda=0)
+    first.leave()
+    second.leave()
+    pass_time(QUARTER)
+    assert durations(node(FailingLock(), "b")) == [[4 * QUARTER]]
+
+
 def test_pauses_without_outage(pass_time: PassTime) -> None:
     """A first start, a suspended node beside another one, and a deploy that restarts all nodes."""
     a, b = node(FailingLock(), "a"), node(FailingLock(), "b")

@@ -1,4 +1,4 @@
-"""Warn users who start or backfill runs, or resume jobs.
+"""Warn users who start or backfill runs, or resume or restore jobs.
 
 The runs may execute nothing, fail, repeat work, meet an earlier run that is unfinished, or wait for
 a node.
@@ -109,6 +109,17 @@ def handover_cautions(job: Job) -> tuple[str, ...]:
             "entry, the work is done twice. To switch all jobs: manage.py dcron handover %(source)s"
         )
     return (text % {"source": source},)
+
+
+def restore_cautions(job: Job, scope: Scope = EVERYTHING) -> tuple[str, ...]:
+    """Return why the restored job is left paused, or which other enabled job does its work.
+
+    ``scope`` contains the jobs that the user may see.
+    """
+    if job.awaits_handover and not is_shadow(job.target):
+        text = _("The restored job is paused, because %(source)s may still do its work.")
+        return (text % {"source": job.import_source.partition(" ")[0]},)
+    return tuple(twin_cautions([job], scope).values())
 
 
 def twin_cautions(jobs: Iterable[Job], scope: Scope = EVERYTHING) -> dict[int, str]:

@@ -45,6 +45,7 @@ from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.lifecycle import Trigger
 from django_dcron.runs import transitions
 from django_dcron.schedules.timetable import END, WIDEST_OFFSET
+from django_dcron.targets.shadow import is_shadow
 from django_dcron.utils.batches import in_batches
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.json_values import check_storable
@@ -161,6 +162,11 @@ def resume_many(
     The batches, the returned errors and ``on_progress`` are those of ``pause_many``.
     """
     return _switch_many(jobs, SwitchRequest(enabled=True), on_progress)
+
+
+def is_left_to_source(job: Job) -> bool:
+    """Return whether the source of an imported job still does the work, until the handover."""
+    return is_shadow(job.target) or job.awaits_handover
 
 
 def _pause_of(reason: str, until: datetime | None, *, replaces: bool = True) -> SwitchRequest:

@@ -4,6 +4,8 @@ Invariants:
 
 - The restored job has all values of the deleted one, except a pause that is over, or nothing is
   created.
+- As a new job of an import, the restored job waits for the handover if other jobs of its source
+  do. Otherwise, the source and the job could do the same work.
 - A deletion is undone once. Otherwise, two enabled jobs could do the same work.
 - It belongs to the declaration or to the import entry of the deleted job. So a sync or an import
   doesn't take it for another job.
@@ -27,11 +29,14 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.deletion import LOST_FIELDS, STORED_FIELDS, forget_deleted_import
+from django_dcron.jobs.pausing import is_left_to_source
 from django_dcron.jobs.row_arguments import require_row
 from django_dcron.jobs.saving import save_for
 from django_dcron.jobs.sync.stored import from_stored
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Deletion, Job
 from django_dcron.models.audit_entry import AuditEntryQuerySet
+from django_dcron.models.job_states import WAITS_FOR_HANDOVER
+from django_dcron.targets.shadow import is_shadow
 from django_dcron.utils.messages import all_of
 from django_dcron.utils.messages import gettext_noop as _
 from django_dcron.utils.time_format import format_time_to_store
@@ -97,9 +102,9 @@ def require_not_undone(entry: AuditEntry) -> None:
 def restore(entry: AuditEntry) -> Job:
     """Create a deleted job again, with the values that it had. ``entry``: that of its deletion.
 
-    The job is enabled or paused as it was. If its pause has ended meanwhile, it is enabled. Its
-    history stays with the deleted job, and jobs that followed the deleted job don't follow the new
-    one.
+    The job is enabled or paused as it was. If its pause has ended meanwhile, it is enabled. If
+    other jobs of its source wait for the handover, the job waits, too. Its history stays with the
+    deleted job, and jobs that followed the deleted job don't follow the new one.
 
     Raises ``NotPossible`` if the entry isn't the deletion of a job, if the deletion was already
     undone, if an import has created the job again, or if a value had secrets, and the history of
@@ -126,6 +131,7 @@ def _restore(entry: AuditEntry, using: str) -> Job:
         job = _deleted_job(entry, using)
         _require_no_new_import(job, using)
         _require_free_name(job, using)
+        _wait_for_handover(job, using)
         save_for(job, text, deletion.phase if deletion is not None else None)
         forget_deleted_import(job, using)
         rows.update(restored_job_id=job.pk)
@@ -159,6 +165,16 @@ def _require_free_name(job: Job, using: str) -> None:
         )
         params = {"name": str(other), "number": other.pk}
         raise ValidationError({"name": ValidationError(text, code="unique", params=params)})
+
+
+def _wait_for_handover(job: Job, using: str) -> None:
+    """Pause the job if other jobs of its source wait for the handover, unless it does no work."""
+    may_start = job.enabled or job.paused_until is not None
+    if not (job.import_source and may_start) or is_shadow(job.target):
+        return
+    others = Job.objects.using(using).filter(import_source=job.import_source)
+    if any(map(is_left_to_source, others)):
+        job.enabled, job.pause_reason, job.paused_until = False, WAITS_FOR_HANDOVER, None
 
 
 def _deleted_job(entry: AuditEntry, using: str) -> Job:

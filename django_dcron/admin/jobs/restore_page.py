@@ -32,6 +32,7 @@ from django_dcron.admin.display import change_url, list_url
 from django_dcron.admin.jobs.revert_page import labeled_errors
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.audit_log import visible_entries
+from django_dcron.diagnosis.start_caution import restore_cautions
 from django_dcron.jobs.audit.entries import read_change
 from django_dcron.jobs.restoring import deletions, require_not_undone, restored_job_of
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Job
@@ -98,6 +99,8 @@ def restore_view(model_admin: JobAdmin, request: HttpRequest, entry_id: int) -> 
     else:
         text = _("Restored without its history, with the values that it had when it was deleted")
         _report(model_admin, request, entry, text, messages.SUCCESS)
+        for caution in restore_cautions(job, admin_scope(request, model_admin.admin_site)):
+            _report(model_admin, request, entry, caution, messages.WARNING)
         if model_admin.has_view_permission(request, job):
             return HttpResponseRedirect(change_url(job, model_admin.admin_site))
     return HttpResponseRedirect(list_url(Job, model_admin.admin_site))

@@ -44,6 +44,7 @@ from django_dcron.contrib.importers.source_contents import (
     unexpected_error_text,
 )
 from django_dcron.db.routing import alias_for
+from django_dcron.jobs.pausing import is_left_to_source
 from django_dcron.jobs.representation import portable_document
 from django_dcron.models import Job
 from django_dcron.models.job_states import ARRIVED_PAUSED, WAITS_FOR_HANDOVER
@@ -127,7 +128,7 @@ def awaiting_handover(plans: Iterable[EntryPlan]) -> list[Job]:
         and plan.existing.pk not in remaining
         and plan.outcome not in NOT_HANDED_OVER
     ]
-    return [job for job in jobs if is_shadow(job.target) or job.awaits_handover]
+    return [job for job in jobs if is_left_to_source(job)]
 
 
 def _with_duplicates(
@@ -182,7 +183,7 @@ def _waits(matched: EntryMatch) -> bool:
         job is not None
         and not matched.entry.omitted
         and matched.entry.is_enabled
-        and (is_shadow(job.target) or job.awaits_handover)
+        and is_left_to_source(job)
     )
 
 
@@ -196,7 +197,7 @@ def _stays_shadow(matched: EntryMatch, options: ComparisonOptions) -> bool:
 
 def _as_shadow(matched: EntryMatch) -> EntryMatch:
     job = matched.job
-    may_be_shadow = job is None or is_shadow(job.target) or job.awaits_handover
+    may_be_shadow = job is None or is_left_to_source(job)
     if not matched.entry.values or matched.entry.has_only_edits or not may_be_shadow:
         return matched
     target = f"{PREFIX}{matched.entry.values['target']}"

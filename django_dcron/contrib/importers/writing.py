@@ -25,6 +25,7 @@ from django_dcron.exceptions import BulkSaveError, Conflict
 from django_dcron.jobs.batch_reading import ORIGIN, Origin, check_origin, origin_of
 from django_dcron.jobs.batching import REFUSALS
 from django_dcron.jobs.locking import check_version, lock_all, lock_jobs
+from django_dcron.jobs.pausing import is_left_to_source
 from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN, save_handed_over, save_imported
 from django_dcron.jobs.sync.changes import messages_of
@@ -33,7 +34,6 @@ from django_dcron.models.job_states import ARRIVED_PAUSED
 from django_dcron.policies.chains import in_dependency_order
 from django_dcron.policies.job_labels import JobKey, split_label
 from django_dcron.policies.lifecycle import State, Trigger
-from django_dcron.targets.shadow import is_shadow
 from django_dcron.utils.batches import in_batches
 
 CHANGED_MEANWHILE = "changed or deleted by someone else during the import; run the import again"
@@ -317,8 +317,7 @@ def _definition_until_start(plan: EntryPlan, job: Job) -> Job:
     before = plan.existing
     if before is None:
         return job
-    has_waited = before.awaits_handover or is_shadow(before.target)
-    return job if has_waited and is_retimed(before, job) else before
+    return job if is_left_to_source(before) and is_retimed(before, job) else before
 
 
 def _begins_at_next_due(plan: EntryPlan) -> bool:

@@ -17,6 +17,7 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_dcron import control
+from django_dcron.diagnosis.start_caution import restore_cautions
 from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs.audit.entries import actor_text
 from django_dcron.jobs.representation import JOB_FIELDS, portable_document
@@ -32,7 +33,14 @@ from django_dcron.management.dcron.job_edit import (
 )
 from django_dcron.management.dcron.lookup import JOB_HELP, find_job, find_job_or_deletion
 from django_dcron.management.dcron.option_values import parse_whole_number
-from django_dcron.management.dcron.output import GOOD, Output, add_json, time_text
+from django_dcron.management.dcron.output import (
+    GOOD,
+    WARNING,
+    Output,
+    add_json,
+    cautions_document,
+    time_text,
+)
 from django_dcron.models import AuditEntry, Job
 from django_dcron.utils.control_characters import escape_line_breaks
 
@@ -117,11 +125,12 @@ def _undo_deletion(output: Output, entry: AuditEntry, *, is_dry: bool) -> None:
     history = deleted_row_of(entry)
     with rolled_back(is_dry):
         job = _undo(lambda: control.restore(entry))
-        next_at = next_occurrence_of(job)
+        next_at, cautions = next_occurrence_of(job), restore_cautions(job)
     values = changed_values(portable_document(Job()), portable_document(job))
     if output.is_json:
         keys = {"job": str(job), "id": None if is_dry else job.pk}
-        output.json({"version": 1, **keys, **edit_document(values, next_at, is_dry=is_dry)})
+        document = edit_document(values, next_at, is_dry=is_dry)
+        output.json({"version": 1, **keys, **document, "cautions": cautions_document(cautions)})
         return
     output.line(f"{job}: created again as it was deleted at {time_text(entry.at)}", GOOD)
     for name in values:
@@ -129,6 +138,8 @@ def _undo_deletion(output: Output, entry: AuditEntry, *, is_dry: bool) -> None:
         output.line(f"  {name}: {escape_line_breaks(field.text(field.json_of(job)))}")
     if next_at is not None:
         output.line(f"{job}: next occurrence: {time_text(next_at)}")
+    for caution in cautions:
+        output.line(caution, WARNING)
     if history is not None:
         output.line(f"Its history stays with the deleted job: {history}")
     if is_dry:

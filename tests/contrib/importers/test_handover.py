@@ -257,6 +257,29 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     assert set(enabled) == {"a", "b", "new"}
 
 
+@pytest.mark.parametrize("until", [None, datetime(2090, 1, 1, tzinfo=UTC)])
+def test_restored_job_waits_for_the_handover_as_other_jobs_do(until: datetime | None) -> None:
+    for name in ("a", "b"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply").code == 0
+    job = Job.objects.get(name="a")
+    if until:
+        control.pause(job, "deploy", until)
+    control.delete(job)
+    assert call("handover", SOURCE, "--back", "--apply").code == 0
+    assert last_run_of(name="a") is None, "beat runs the row from now on"
+
+    planned = call("revert", "a", "--dry-run", "--json").json
+    restored = call("revert", "a")
+
+    assert SOURCE in planned["cautions"][0]["message"]
+    assert planned["cautions"][0]["message"] in restored.out
+    job = Job.objects.get(name="a")
+    assert (job.enabled, job.awaits_handover, job.paused_until) == (False, True, None)
+    assert call("handover", SOURCE, "--apply").code == 0
+    assert enabled_jobs() == ["a", "b"]
+
+
 def test_script_starts_the_source_only_if_it_repeats_no_work() -> None:
     """Otherwise, beat would send a mail again that was sent here, or run what a person paused."""
     from django_celery_beat.models import PeriodicTask

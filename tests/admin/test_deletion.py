@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib import admin
@@ -16,6 +17,7 @@ from django_dcron.admin.lists import bounded
 from django_dcron.jobs import deletion
 from django_dcron.jobs.deletion import delete_job
 from django_dcron.models import Attempt, AuditEntry, Calendar, Cursor, Job, Link, Run
+from django_dcron.models.job_states import HANDED_BACK
 from django_dcron.targets import cron
 from tests.admin.conftest import (
     NOON,
@@ -241,6 +243,34 @@ def test_deletion_is_undone_after_a_confirmation(admin_client: Client, job: Job)
     assert Job.objects.filter(name=job.name).get() == restored
 
 
+@pytest.mark.parametrize(
+    "origin",
+    [
+        {"declared": {"schedule": "@daily"}},
+        {"import_source": "redbeat", "import_key": "1", "imported": {"name": "a"}},
+    ],
+)
+def test_deletion_of_a_declared_or_imported_job_is_undone(
+    admin_client: Client, job: Job, origin: dict[str, Any]
+) -> None:
+    Job.objects.filter(pk=job.pk).update(**origin)
+    deleted = admin_client.post(_delete_url(job), {"post": "yes"}, follow=True)
+    url = _restore_url(_deletion())
+    assert url in deleted.content.decode()
+    assert admin_client.get(url).status_code == 200
+    admin_client.post(url)
+    assert Job.objects.filter(name=job.name, **origin).exists()
+
+
+def test_message_says_why_a_restored_job_is_paused(admin_client: Client, job: Job) -> None:
+    Job.objects.update(import_source="redbeat")
+    Job.objects.exclude(pk=job.pk).update(enabled=False, pause_reason=HANDED_BACK)
+    control.delete(Job.objects.get(pk=job.pk))
+    response = admin_client.post(_restore_url(_deletion()), follow=True)
+    assert "redbeat" in messages(response)[-1]
+    assert Job.objects.get(name=job.name).awaits_handover
+
+
 def test_refused_restore_is_a_message(admin_client: Client, job: Job) -> None:
     control.delete(job)
     other = make_job(job.name)
@@ -275,6 +305,10 @@ def test_value_of_a_field_that_the_form_does_not_have_is_not_restored(
 ) -> None:
     job.queue = "mail"
     control.save(job)
-    control.delete(job)
     monkeypatch.setattr(JobAdmin, "readonly_fields", ("queue",))
-    assert admin_client.post(_restore_url(_deletion())).status_code == 403
+    deleted = admin_client.post(_delete_url(job), {"post": "yes"}, follow=True)
+    url = _restore_url(_deletion())
+    entry_url = reverse("admin:django_dcron_auditentry_change", args=[_deletion().pk])
+    for page in (deleted, admin_client.get(entry_url)):
+        assert url not in page.content.decode()
+    assert admin_client.post(url).status_code == 403

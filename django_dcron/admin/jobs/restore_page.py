@@ -34,6 +34,7 @@ from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.audit_log import visible_entries
 from django_dcron.diagnosis.start_caution import restore_cautions
 from django_dcron.jobs.audit.entries import read_change
+from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.restoring import deletions, require_not_undone, restored_job_of
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Job
 from django_dcron.models.audit_entry import AuditEntryQuerySet
@@ -47,11 +48,9 @@ URL_NAME = "django_dcron_job_restore"
 
 def url_after_deletion(model_admin: JobAdmin, request: HttpRequest, job_id: int) -> str:
     """Return the URL of the page that undoes the deletion, or an empty text if the user can't."""
-    if not _has_permission(model_admin, request):
-        return ""
     entries = _visible_deletions(model_admin, request).filter(job_id=job_id)
     entry = entries.order_by("pk").last()
-    if entry is None or restored_job_of(entry) is not None:
+    if entry is None or not can_restore(request, entry, model_admin.admin_site):
         return ""
     return restore_url(entry, model_admin.admin_site)
 
@@ -60,13 +59,21 @@ def can_restore(request: HttpRequest, entry: AuditEntry, site: AdminSite) -> boo
     """Return whether the entry is a deletion that the user can undo."""
     if (entry.kind, entry.action) != (AuditKind.JOB, AuditAction.DELETE):
         return False
-    if not site.is_registered(Job) or not _has_permission(site.get_model_admin(Job), request):
+    if not site.is_registered(Job) or not _may_create(site.get_model_admin(Job), request, entry):
         return False
     return restored_job_of(entry) is None
 
 
 def _has_permission(model_admin: ModelAdmin[Job], request: HttpRequest) -> bool:
     return model_admin.has_view_permission(request) and model_admin.has_add_permission(request)
+
+
+def _may_create(model_admin: ModelAdmin[Job], request: HttpRequest, entry: AuditEntry) -> bool:
+    """Return whether the form for a new job has all fields of the deleted job that people set."""
+    if not _has_permission(model_admin, request):
+        return False
+    fields = {name for name in entry.before if name in JOB_FIELDS and JOB_FIELDS[name].writable}
+    return fields <= model_admin.get_form(request).base_fields.keys()
 
 
 def restore_url(entry: AuditEntry, site: AdminSite) -> str:
@@ -85,7 +92,7 @@ def restore_view(model_admin: JobAdmin, request: HttpRequest, entry_id: int) -> 
     entry = _visible_deletions(model_admin, request).filter(pk=entry_id).first()
     if entry is None:
         raise Http404
-    if not entry.before.keys() <= model_admin.get_form(request).base_fields.keys():
+    if not _may_create(model_admin, request, entry):
         raise PermissionDenied
     try:
         if request.method != "POST":

@@ -16,7 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,7 +99,7 @@ def require_not_undone(entry: AuditEntry) -> None:
         )
 
 
-def restore(entry: AuditEntry) -> Job:
+def restore(entry: AuditEntry, *, check: Callable[[Job], object] = lambda job: None) -> Job:
     """Create a deleted job again, with the values that it had. ``entry``: that of its deletion.
 
     The job is enabled or paused as it was. If its pause has ended meanwhile, it is enabled. If
@@ -111,6 +111,9 @@ def restore(entry: AuditEntry) -> Job:
     the deleted job, which has them, isn't stored anymore. Raises ``ValidationError`` by field if a
     value isn't valid anymore, for example because another job has the name. Then nothing is
     created.
+
+    ``check`` is called with the job before it is saved, and raises an error if the user may not
+    create such a job.
     """
     require_row(entry, AuditEntry)
     if (entry.kind, entry.action) != (AuditKind.JOB, AuditAction.DELETE):
@@ -118,10 +121,10 @@ def restore(entry: AuditEntry) -> Job:
             _("“%(entry)s” isn't the deletion of a job."), entry=str(entry), code="not_a_deletion"
         )
     using = alias_for(Job)
-    return despite_contention(lambda: _restore(entry, using), using)
+    return despite_contention(lambda: _restore(entry, check, using), using)
 
 
-def _restore(entry: AuditEntry, using: str) -> Job:
+def _restore(entry: AuditEntry, check: Callable[[Job], object], using: str) -> Job:
     author = entry.actor or entry.via
     text = f"restores job {entry.job_id} ({author}, {format_time_to_store(entry.at)})"
     with transaction.atomic(using=using):
@@ -132,6 +135,7 @@ def _restore(entry: AuditEntry, using: str) -> Job:
         _require_no_new_import(job, using)
         _require_free_name(job, using)
         _wait_for_handover(job, using)
+        check(job)
         save_for(job, text, deletion.phase if deletion is not None else None)
         forget_deleted_import(job, using)
         rows.update(restored_job_id=job.pk)

@@ -271,6 +271,19 @@ def test_message_says_why_a_restored_job_is_paused(admin_client: Client, job: Jo
     assert Job.objects.get(name=job.name).awaits_handover
 
 
+def test_job_with_a_hidden_calendar_is_not_restored(
+    admin_client: Client, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calendar = control.save_calendar(Calendar(name="hush", dates="12-25"))
+    Job.objects.filter(pk=job.pk).update(calendar=calendar)
+    control.delete(Job.objects.get(pk=job.pk))
+    visible = Calendar.objects.exclude(name="hush")
+    calendar_admin = type(admin.site.get_model_admin(Calendar))
+    monkeypatch.setattr(calendar_admin, "get_queryset", lambda self, request: visible.all())
+    admin_client.post(_restore_url(_deletion()))
+    assert not Job.objects.filter(name=job.name).exists()
+
+
 def test_refused_restore_is_a_message(admin_client: Client, job: Job) -> None:
     control.delete(job)
     other = make_job(job.name)

@@ -2,12 +2,14 @@
 
 Invariants:
 
-- A user restores only what the user could create in the form for a new job.
+- A user restores only what the user could create in the form for a new job. So the calendar and the
+  limit of the job are visible.
 - Users whose jobs are narrowed can't restore a job: they don't see the entries of deleted jobs.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from django.contrib import messages
@@ -32,6 +34,7 @@ from django_dcron.admin.display import change_url, list_url
 from django_dcron.admin.jobs.revert_page import labeled_errors
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.audit_log import visible_entries
+from django_dcron.diagnosis.job_references import require_visible_references
 from django_dcron.diagnosis.start_caution import restore_cautions
 from django_dcron.jobs.audit.entries import read_change
 from django_dcron.jobs.representation import JOB_FIELDS
@@ -98,7 +101,9 @@ def restore_view(model_admin: JobAdmin, request: HttpRequest, entry_id: int) -> 
         if request.method != "POST":
             require_not_undone(entry)
             return _page(model_admin, request, entry)
-        job = control.restore(entry)
+        scope = admin_scope(request, model_admin.admin_site)
+        check = partial(require_visible_references, before=Job(), scope=scope)
+        job = control.restore(entry, check=check)
     except ValidationError as error:
         _report(model_admin, request, entry, " ".join(labeled_errors(error)), messages.ERROR)
     except REFUSALS as error:
@@ -106,7 +111,7 @@ def restore_view(model_admin: JobAdmin, request: HttpRequest, entry_id: int) -> 
     else:
         text = _("Restored without its history, with the values that it had when it was deleted")
         _report(model_admin, request, entry, text, messages.SUCCESS)
-        for caution in restore_cautions(job, admin_scope(request, model_admin.admin_site)):
+        for caution in restore_cautions(job, scope):
             _report(model_admin, request, entry, caution, messages.WARNING)
         if model_admin.has_view_permission(request, job):
             return HttpResponseRedirect(change_url(job, model_admin.admin_site))

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django_dcron import control
 from django_dcron.contrib.rest.runs import cancelling
 from django_dcron.db.now import database_now
-from django_dcron.models import Calendar, Incident, Job, Limit, Node, Run
+from django_dcron.models import AuditEntry, Calendar, Incident, Job, Limit, Node, Run
 from tests.admin.conftest import counted_writes
 from tests.contrib.rest.conftest import Api, problem
 from tests.contrib.rest.test_permissions import REQUESTS
@@ -34,6 +34,10 @@ def narrow(request: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
 
 def narrow_runs(request: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
     return rows.filter(job__namespace="mine") if rows.model is Run else rows
+
+
+def narrow_calendars_and_limits(request: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
+    return rows.filter(name__startswith="mine") if rows.model in (Calendar, Limit) else rows
 
 
 def narrow_to_pending(request: Any, rows: QuerySet[Any]) -> QuerySet[Any]:
@@ -190,6 +194,22 @@ def test_revert_neither_hides_the_job_nor_refers_to_hidden_rows(
 
     problem(response, 403 if field == "namespace" else 400)
     assert getattr(Job.objects.get(pk=job.pk), field) == own
+
+
+@pytest.mark.parametrize(
+    "reference", [{"calendar": "hush-calendar"}, {"limit": "hush-limit"}, {"limit": "mine-limit"}]
+)
+def test_restored_job_refers_to_no_hidden_row(
+    reference: dict[str, str], world: World, api: Api, settings: Any
+) -> None:
+    settings.DCRON_REST_QUERYSET = "tests.contrib.rest.test_narrowed.narrow_calendars_and_limits"
+    control.delete(make_idle_job(name="restored", **{f"{k}_id": v for k, v in reference.items()}))
+    entry = AuditEntry.objects.filter(kind="job", action="delete").latest("pk")
+
+    response = api.post("jobs/restore/", {"entry": entry.pk})
+
+    assert response.status_code == (201 if reference == {"limit": "mine-limit"} else 400)
+    assert Job.objects.filter(name="restored").exists() == (response.status_code == 201)
 
 
 def test_queryset_can_limit_runs_alone(world: World, api: Api, settings: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from copy import copy
+from functools import partial
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -214,7 +215,8 @@ class JobViewSet(BulkJobViewSet):
         if (entry := visible_entries(deletions(), self.scope).filter(pk=key).first()) is None:
             text = _("The audit log has no deletion of a job with the id %(id)s.")
             raise ValidationError({"entry": [text % {"id": key}]})
-        return _created(request, control.restore(entry))
+        check = partial(require_visible_references, before=Job(), scope=self.scope)
+        return _created(request, control.restore(entry, check=check))
 
     @action(detail=True, methods=["post"])
     @operation(

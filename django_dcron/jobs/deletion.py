@@ -187,12 +187,16 @@ def _store_definition(job: Job, cursor: Cursor | None, using: str) -> None:
         if same_json(field.redacted(json_value), json_value)
     }
     phase = (cursor.previous_at or cursor.next_at) if cursor is not None else None
-    Deletion.objects.using(using).create(
+    # A job whose row was loaded again, for example by ``loaddata``, may be deleted again.
+    Deletion.objects.using(using).update_or_create(
         job_id=job.pk,
-        label=str(job),
-        deleted_at=database_now(using),
-        values=values,
-        phase=phase,
+        defaults={
+            "label": str(job),
+            "deleted_at": database_now(using),
+            "values": values,
+            "phase": phase,
+            "restored_job_id": None,
+        },
     )
 
 

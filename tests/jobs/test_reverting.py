@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.core.serializers import deserialize, serialize
 from pytest_django import Settings
 
 from django_dcron import control
@@ -439,6 +440,16 @@ def test_deletion_is_undone_once() -> None:
             make_run(restored, "succeeded")
             latest = deletion(restored)
     assert control.restore(latest).name == "renamed"
+
+
+def test_job_whose_row_was_loaded_again_is_deleted_and_restored_again() -> None:
+    job = make_idle_job(name="report")
+    stored = serialize("json", [job])
+    Job.objects.filter(pk=control.restore(deletion(job)).pk).delete()
+    for loaded in deserialize("json", stored):
+        loaded.save()
+    restored = control.restore(deletion(job))
+    assert (restored.name, Job.objects.get()) == ("report", restored)
 
 
 def test_finished_job_is_restored_without_an_occurrence() -> None:

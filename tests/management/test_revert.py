@@ -200,6 +200,15 @@ def test_hint_about_a_deletion_names_no_job_of_another_namespace(namespaces: lis
     assert {*Job.objects.values_list("max_attempts", flat=True)} == {1, 7}
 
 
+def test_name_of_a_job_takes_precedence_over_the_number_of_a_deleted_one(job: Job) -> None:
+    named = make_idle_job(name=str(job.pk))
+    named.max_attempts = 7
+    control.save(named)
+    control.delete(job)
+    assert call("revert", str(job.pk)).code == 0
+    assert Job.objects.get().max_attempts == 1
+
+
 def test_undone_deletion_is_not_offered_again(job: Job) -> None:
     control.delete(job)
     call("revert", "shop/report")

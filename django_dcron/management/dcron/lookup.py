@@ -57,7 +57,8 @@ def find_job_or_deletion(text: str) -> Job | AuditEntry:
         if deletion is None:
             raise _unknown_job(text, jobs)
         return deletion
-    if deletion is not None and deletion.label != str(job) and restored_job_of(deletion) is None:
+    namesake = deletion is not None and deletion.label == _label_of(text) != str(job)
+    if deletion is not None and namesake and restored_job_of(deletion) is None:
         names = f"{_full_label(deletion.label)} (deleted) and {_full_name(job)}"
         raise usage_error(f"Several jobs are named {text!r}: {names}.")
     return job
@@ -86,8 +87,12 @@ def _named_job(text: str, jobs: JobQuerySet) -> Job | None:
 
 
 def _deletion_of(text: str) -> AuditEntry | None:
+    return deletion_of(_label_of(text))
+
+
+def _label_of(text: str) -> str:
     namespace, _, name = text.rpartition("/")
-    return deletion_of(label_of(namespace or DEFAULT_NAMESPACE, name))
+    return label_of(namespace or DEFAULT_NAMESPACE, name)
 
 
 def _unknown_job(text: str, jobs: JobQuerySet) -> CommandError:

@@ -7,11 +7,10 @@ Invariants:
 - As a new job of an import, the restored job waits for the handover if other jobs of its source
   do. Otherwise, the source and the job could do the same work.
 - A deletion is undone once. Otherwise, two enabled jobs could do the same work.
-- It belongs to the declaration or to the import entry of the deleted job. So a sync or an import
-  doesn't take it for another job.
-- It is a new job with a new id: it has no occurrence before its creation. ``@every``
-  keeps its phase. The history of the
-  deleted job stays with the deleted row, because no run may start again.
+- The restored job belongs to the declaration or to the import entry of the deleted job. So a sync
+  or an import doesn't take the restored job for another job.
+- The restored job has a new id and no occurrence before its creation. ``@every`` keeps its phase.
+  The history of the deleted job stays with the deleted row, because no run may start again.
 """
 
 from __future__ import annotations
@@ -107,10 +106,10 @@ def restore(entry: AuditEntry, *, check: Callable[[Job], object] = lambda job: N
     deleted job, and jobs that followed the deleted job don't follow the new one.
 
     Raises ``NotPossible`` if the entry isn't the deletion of a job, if the deletion was already
-    undone, if an import has created the job again, or if a value had secrets, and the history of
-    the deleted job, which has them, isn't stored anymore. Raises ``ValidationError`` by field if a
-    value isn't valid anymore, for example because another job has the name. Then nothing is
-    created.
+    undone, if an import has created the job again, or if a value isn't stored anymore. A value
+    with secrets is stored only with the history of the deleted job. Raises ``ValidationError`` by
+    field if a value isn't valid anymore, for example because another job has the name. Then nothing
+    is created.
 
     ``check`` is called with the job before it is saved, and raises an error if the user may not
     create such a job.
@@ -131,12 +130,14 @@ def _restore(entry: AuditEntry, check: Callable[[Job], object], using: str) -> J
         rows = Deletion.objects.using(using).filter(pk=int(entry.object_id))
         deletion = rows.select_for_update().first()
         require_not_undone(entry)
-        job = _deleted_job(entry, using)
+        if deletion is None:
+            raise _not_stored(entry)
+        job = _deleted_job(entry, deletion.values, using)
         _require_no_new_import(job, using)
         _require_free_name(job, using)
         _wait_for_handover(job, using)
         check(job)
-        save_for(job, text, deletion.phase if deletion is not None else None)
+        save_for(job, text, deletion.phase)
         forget_deleted_import(job, using)
         rows.update(restored_job_id=job.pk)
     return job
@@ -181,9 +182,9 @@ def _wait_for_handover(job: Job, using: str) -> None:
         job.enabled, job.pause_reason, job.paused_until = False, WAITS_FOR_HANDOVER, None
 
 
-def _deleted_job(entry: AuditEntry, using: str) -> Job:
+def _deleted_job(entry: AuditEntry, values: Mapping[str, Any], using: str) -> Job:
     """Return an unsaved job with the values of the deleted one, without a pause that is over."""
-    values, row = _stored_values(entry), deleted_row_of(entry)
+    row = deleted_row_of(entry)
     job, incomplete = Job(**from_stored(values)), []
     for field in STORED_FIELDS:
         if field.name in values:
@@ -199,9 +200,15 @@ def _deleted_job(entry: AuditEntry, using: str) -> Job:
     return job
 
 
-def _stored_values(entry: AuditEntry) -> Mapping[str, Any]:
-    rows = Deletion.objects.using(alias_for(Deletion)).filter(pk=int(entry.object_id))
-    return rows.values_list("values", flat=True).first() or {}
+def _not_stored(entry: AuditEntry) -> NotPossible:
+    return NotPossible(
+        _(
+            "The deletion of %(job)s can't be undone, because the values of the job are no longer "
+            "stored. Create the job yourself."
+        ),
+        job=entry.label,
+        code="not_stored",
+    )
 
 
 def _incomplete(entry: AuditEntry, names: Sequence[str]) -> NotPossible:

@@ -360,6 +360,14 @@ def test_secrets_that_only_the_deleted_row_has() -> None:
     assert not Job.objects.exists()
 
 
+def test_error_says_that_the_values_are_no_longer_stored() -> None:
+    entry = deletion(make_idle_job())
+    Deletion.objects.all().delete()
+    with pytest.raises(NotPossible) as caught:
+        control.restore(entry)
+    assert caught.value.code == "not_stored"
+
+
 def test_namesake_in_another_case_is_not_restored() -> None:
     entry = deletion(make_idle_job(name="report"))
     assert deletion_of("report") == entry

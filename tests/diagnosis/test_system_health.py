@@ -31,7 +31,17 @@ from django_dcron.diagnosis.system_health import latest_incident, read_facts, re
 from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.definitions import definition_id
 from django_dcron.jobs.saving import save_imported
-from django_dcron.models import Attempt, Cursor, Incident, Job, Node, Run, Statistics, Via
+from django_dcron.models import (
+    Attempt,
+    AuditEntry,
+    Cursor,
+    Incident,
+    Job,
+    Node,
+    Run,
+    Statistics,
+    Via,
+)
 from django_dcron.models.job_states import EXHAUSTED, HANDED_BACK
 from django_dcron.monitoring.metrics import catalog, cluster
 from django_dcron.policies.health.facts import NamedCount, WaitingCount
@@ -494,6 +504,23 @@ def test_quarantined_and_automatically_paused_jobs_are_listed(job: Job) -> None:
     assert facts.quarantined.names == ("report",)
     assert facts.auto_paused.names == ("broken",)
     assert read_facts("elsewhere").quarantined.number == 0
+
+
+def test_restored_job_has_the_pause_of_the_deleted_one() -> None:
+    by_user, automatic = make_idle_job(), make_idle_job(name="broken")
+    with acting(lambda: Actor("ann", via=Via.CLI)):
+        control.pause(by_user, "quiet")
+    control.pause(automatic, "paused automatically after 3 consecutive failed runs")
+    (pause,) = read_facts().user_pauses
+    for _ in range(2):
+        with acting(lambda: Actor("bob", via=Via.CLI)):
+            for job in Job.objects.all():
+                control.delete(job)
+                control.restore(AuditEntry.objects.filter(action="delete").latest("pk"))
+        assert read_facts().user_pauses == (pause,)
+    with acting(lambda: Actor("bob", via=Via.CLI)):
+        control.resume(Job.objects.get(name=by_user.name))
+    assert read_facts().user_pauses == ()
 
 
 def test_pause_of_all_jobs_by_users_is_a_warning(now: datetime) -> None:

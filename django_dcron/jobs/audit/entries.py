@@ -11,11 +11,11 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Model
+from django.db.models import Model, Q
 from django.utils.translation import gettext as _
 
 from django_dcron.db.routing import alias_for
@@ -29,6 +29,8 @@ READ = 500
 """The maximum number of entries to read, the latest ones."""
 SYNCED = "as declared in code"
 IMPORTED = "as in the imported source"
+RESTORES = "restores job "
+"""The start of the reason of a restored job's creation. The number of the deleted job follows."""
 FOLLOWED_RENAMED = "a job that it follows was renamed"
 FOLLOWED_DELETED = "a job that it follows was deleted"
 AUTOMATIC_CHANGES = (SYNCED, IMPORTED, FOLLOWED_RENAMED, FOLLOWED_DELETED)
@@ -88,21 +90,31 @@ def pauses_by_users(jobs: Iterable[Job]) -> dict[int, LoggedPause]:
     """Return the pause of each job for its present reason, if the log names a user.
 
     It may be an edit that disabled the job, and it may have no reason. A sync or an import that
-    disabled the job isn't a pause by the user who started it.
+    disabled the job isn't a pause by the user who started it. A job that was restored as paused has
+    the pause of the deleted job.
     """
-    reasons = {job.pk: job.pause_reason for job in jobs}
+    return _pauses_by_users({job.pk: job.pause_reason for job in jobs})
+
+
+def _pauses_by_users(reasons: Mapping[int, str]) -> dict[int, LoggedPause]:
     latest: dict[int, LoggedPause] = {}
+    # The number of the deleted job by that of the restored job, which nobody has switched since.
+    deleted: dict[int, int] = {}
     for keys in batches_of_keys(reasons.keys()):
         switches = AuditEntry.objects.using(alias_for(AuditEntry)).filter(
+            Q(action__in=_SWITCHES) | Q(action=AuditAction.CREATE, reason__startswith=RESTORES),
             kind=AuditKind.JOB,
             object_id__in=[*map(str, keys)],
-            action__in=_SWITCHES,
             # Other entries change other fields, or only the end of the pause.
             after__has_any_keys=["enabled", "pause_reason"],
         )
         columns = ("object_id", "at", "actor", "action", "reason", "after")
         for entry in switches.order_by("at", "pk").only(*columns):
             key, reason = int(entry.object_id), entry.reason
+            if entry.action == AuditAction.CREATE:
+                deleted[key] = int(reason.removeprefix(RESTORES).split()[0])
+                continue
+            deleted.pop(key, None)
             is_pause = entry.action == AuditAction.PAUSE
             is_automatic = not is_pause and reason in AUTOMATIC_CHANGES
             if entry.after.get("enabled") or is_automatic:
@@ -111,9 +123,13 @@ def pauses_by_users(jobs: Iterable[Job]) -> dict[int, LoggedPause]:
             if not is_pause:
                 reason = entry.after.get("pause_reason", reasons[key])
             latest[key] = LoggedPause(entry.at, reason, entry.actor)
-    return {
+    pauses = {
         key: pause for key, pause in latest.items() if pause.user and pause.reason == reasons[key]
     }
+    if deleted:
+        earlier = _pauses_by_users({old: reasons[key] for key, old in deleted.items()})
+        pauses |= {key: earlier[old] for key, old in deleted.items() if old in earlier}
+    return pauses
 
 
 def pause_authors(jobs: Iterable[Job]) -> dict[int, str]:

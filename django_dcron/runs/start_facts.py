@@ -75,6 +75,7 @@ _RUN = [field.attname for field in Run._meta.concrete_fields]
 _NOT_READ = {
     *("description", "declared", "import_source", "import_key", "imported"),
     *("pause_reason", "paused_until", "created_at", "updated_at"),
+    *("keep_for", "keep_failed_for", "keep_runs"),
 }
 """Columns of the job that aren't needed to execute a run. Django loads them if they are accessed.
 

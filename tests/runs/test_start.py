@@ -391,8 +391,8 @@ def test_only_a_queue_reads_when_a_retried_holder_first_started(
     Run.objects.filter(pk=holder.pk).update(attempt=2)
     with CaptureQueriesContext(connection) as queries:
         assert not deliver(run)
-    of_attempts = [query for query in queries if f'FROM "{Attempt._meta.db_table}"' in query["sql"]]
-    assert len(of_attempts) == reads
+    table = connection.ops.quote_name(Attempt._meta.db_table)
+    assert len([query for query in queries if f"FROM {table}" in query["sql"]]) == reads
 
 
 def test_backlog_of_run_all_waits_for_the_retry_of_its_oldest_run(now: datetime) -> None:

@@ -144,6 +144,8 @@ def refer_to_existing_objects(case: Any, rows: dict[str, list[Any]], number: int
         case.body = {"ids": rows["run_id" if "/runs/" in case.operation.path else "job_id"]}
     elif isinstance(case.body, dict) and not number and "/restore/" in case.operation.path:
         case.body = {"entry": AuditEntry.objects.get(action="delete").pk}
+    elif isinstance(case.body, dict) and not number and case.operation.path.endswith("/freezes/"):
+        case.body = {"reason": "incident", "replace": True}
     elif isinstance(case.body, dict):
         case.body = with_valid_values(case.body, number)
 

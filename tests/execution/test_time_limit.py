@@ -25,6 +25,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TIMEOUT = timedelta(milliseconds=200)
+HOUR = timedelta(hours=1)
 PATIENCE = 30.0
 
 
@@ -153,16 +154,32 @@ def test_loop_that_catches_the_timeout_is_interrupted_again(
     assert (state_of(run), reread(run).attempt) == (State.PENDING, 2)
 
 
+def spin_beside(call: Callable[[], None]) -> None:
+    threading.Thread(target=call).start()
+    spin_until(lambda: False)
+
+
 def ignore_timeout() -> None:
-    for exception in (RunTimedOut, RunCancelled):
+    """Let the code pass its timeout and its hard timeout here, and catch both exceptions.
+
+    The timers of a short timeout could end before a slow machine has started the code.
+    """
+    run = current_run()
+
+    def pass_timeout() -> None:
+        run.interruption.interrupt(run.timeout_exception)
+
+    def pass_hard_timeout() -> None:
+        time_limit._stop_after_hard_timeout(run)
+
+    for exception, stop in ((RunTimedOut, pass_timeout), (RunCancelled, pass_hard_timeout)):
         with pytest.raises(exception):
-            spin_until(lambda: False)
+            spin_beside(stop)
 
 
 def test_next_attempt_waits_for_code_whose_process_cannot_be_ended(
-    make_target: MakeTarget, settings: Any, caplog: pytest.LogCaptureFixture
+    make_target: MakeTarget, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings.DCRON_HARD_TIMEOUT_AFTER = timedelta(milliseconds=200)
     while_running = []
 
     def stubborn() -> str:
@@ -170,7 +187,7 @@ def test_next_attempt_waits_for_code_whose_process_cannot_be_ended(
         while_running.append((state_of(run), attempt_of(run).outcome))
         return "perhaps incomplete"
 
-    run = make_run(job_with_timeout(make_target(stubborn), max_attempts=2))
+    run = make_run(job_with_timeout(make_target(stubborn), HOUR, max_attempts=2))
     execute(run.pk, 1, worker="w")
     assert while_running == [(State.RUNNING, "")]
     attempt = attempt_of(run)
@@ -184,9 +201,7 @@ def test_code_that_returns_just_before_its_hard_timeout_has_not_timed_out(
     make_target: MakeTarget, caplog: pytest.LogCaptureFixture, end_process: Callable[[], None]
 ) -> None:
     executed = []
-    run = make_run(
-        job_with_timeout(make_target(lambda: executed.append(current_run())), timedelta(hours=1))
-    )
+    run = make_run(job_with_timeout(make_target(lambda: executed.append(current_run())), HOUR))
     # The timer's thread runs beside the executing thread, so it may be late.
     execute(run.pk, 1, worker="w", end_process=end_process)
     time_limit._stop_after_hard_timeout(executed[0])
@@ -197,15 +212,13 @@ def test_code_that_returns_just_before_its_hard_timeout_has_not_timed_out(
 
 
 def test_run_that_ignores_its_timeout_and_is_cancelled_is_not_retried(
-    make_target: MakeTarget, settings: Any
+    make_target: MakeTarget,
 ) -> None:
-    settings.DCRON_HARD_TIMEOUT_AFTER = timedelta(milliseconds=200)
-
     def stubborn() -> None:
         ignore_timeout()
         control.cancel(reread(run), "by hand")
 
-    run = make_run(job_with_timeout(make_target(stubborn), max_attempts=2))
+    run = make_run(job_with_timeout(make_target(stubborn), HOUR, max_attempts=2))
     execute(run.pk, 1, worker="w")
     assert (state_of(run), reread(run).reason) == (State.CANCELLED, "by hand")
 

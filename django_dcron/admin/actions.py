@@ -28,7 +28,6 @@ from django.http import (
     HttpResponseNotAllowed,
     HttpResponseRedirect,
 )
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import translation
 from django.utils.html import format_html, format_html_join
@@ -185,19 +184,16 @@ class ActionAdmin(BaseAdmin[M]):
         self, request: HttpRequest, action: ObjectAction[M], obj: M, form: ObjectActionForm
     ) -> HttpResponse:
         context = {
-            **self.admin_site.each_context(request),
             "title": action.label,
             "submit_label": action.submit_label(),
             "subtitle": str(obj),
-            "opts": self.opts,
             "original": obj,
             "back": change_url(obj, self.admin_site),
             "action": action,
             "form": form,
             "media": self.media + form.media,
         }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/django_dcron/object_action.html", context)
+        return self.render_page(request, "object_action.html", context)
 
     def _empty_form(self, action: ObjectAction[M], obj: M) -> ObjectActionForm | None:
         """Return an empty form, or None if the action has none.

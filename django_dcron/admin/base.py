@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import URLPattern
 
 from django_dcron.admin.read_only import read_only_fieldsets
@@ -72,6 +73,15 @@ class BaseAdmin(GenericAdmin[M]):
     ) -> HttpResponse:
         self.add_form_context(request, context, obj)
         return super().render_change_form(request, context, add, change, form_url, obj)
+
+    def render_page(
+        self, request: HttpRequest, template: str, context: dict[str, Any]
+    ) -> TemplateResponse:
+        """Render a page that extends the admin's own page."""
+        request.current_app = self.admin_site.name
+        site_context = self.admin_site.each_context(request)
+        page_context = {**site_context, "opts": self.opts, "media": self.media, **context}
+        return TemplateResponse(request, f"admin/django_dcron/{template}", page_context)
 
     def add_form_context(
         self, request: HttpRequest, context: dict[str, Any], obj: M | None

@@ -21,7 +21,6 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
 from django.utils.safestring import SafeString
@@ -95,17 +94,12 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
         shown = live.read_sections(viewer, sections)
         live.remember_viewer(viewer, request)
         context = {
-            **site.each_context(request),
             **job_filter.context(request, site),
             "title": _("Dashboard"),
-            "opts": self.opts,
-            "media": self.media,
             "parts": [_render_frame(name, shown[name]) for name in sections],
             "live_url": self._live_url(viewer),
         }
-        return TemplateResponse(
-            request, "admin/django_dcron/dashboard/page.html", context | (extra_context or {})
-        )
+        return self.render_page(request, "dashboard/page.html", context | (extra_context or {}))
 
     def status_line_view(self, request: HttpRequest) -> HttpResponse:
         """Return the health line, or an empty response if the cluster is healthy."""

@@ -19,7 +19,6 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db.models import Case, Count, Exists, OuterRef, When
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy, ngettext
 
 from django_dcron import control
@@ -166,10 +165,8 @@ def _page(
     done = Attempt.objects.filter(incident=incident.pk, pk__lte=numbers["after"])
     runs = _permitted_runs(request, model_admin)
     context = {
-        **site.each_context(request),
         "title": TITLE,
         "subtitle": str(incident),
-        "opts": model_admin.opts,
         "original": incident,
         "incident": incident,
         "back": change_url(incident, site),
@@ -180,7 +177,5 @@ def _page(
         "is_paused": incident.job.is_paused,
         "node_cautions": visible_node_cautions(incident.job, request, site),
         "cautions": () if is_running else target_cautions(incident.job.target),
-        "media": model_admin.media,
     }
-    request.current_app = site.name
-    return TemplateResponse(request, "admin/django_dcron/incident/rerun.html", context)
+    return model_admin.render_page(request, "incident/rerun.html", context)

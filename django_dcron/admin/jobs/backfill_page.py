@@ -28,7 +28,6 @@ from django.http import (
     HttpResponseNotAllowed,
     HttpResponseRedirect,
 )
-from django.template.response import TemplateResponse
 from django.utils import translation
 from django.utils.html import format_html
 from django.utils.timezone import get_current_timezone_name, localtime
@@ -234,20 +233,16 @@ def _page(
 ) -> HttpResponse:
     site = model_admin.admin_site
     context = {
-        **site.each_context(request),
         "title": TITLE,
         "subtitle": str(job),
-        "opts": model_admin.opts,
         "original": job,
         "back": change_url(job, site),
         "form": form,
         "preview": preview,
         "is_paused": job.is_paused,
         "node_cautions": visible_node_cautions(job, request, site) if preview else [],
-        "media": model_admin.media,
     }
-    request.current_app = site.name
-    return TemplateResponse(request, "admin/django_dcron/job/backfill.html", context)
+    return model_admin.render_page(request, "job/backfill.html", context)
 
 
 def _created_response(

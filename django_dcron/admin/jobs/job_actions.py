@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.utils import translation
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron import control
 from django_dcron.admin.action_forms import EditPauseForm, PauseForm
-from django_dcron.admin.actions import submitted_reason, validated_data
+from django_dcron.admin.actions import error_text, submitted_reason, validated_data
 from django_dcron.admin.jobs.arguments_form import ArgumentsForm
 from django_dcron.admin.jobs.copying import duplicate_job
 from django_dcron.admin.object_action import ActionResult, ObjectAction
@@ -26,12 +27,27 @@ from django_dcron.diagnosis.start_caution import (
 from django_dcron.exceptions import InvalidValue
 from django_dcron.jobs.action_texts import paused_text, resumed_text, triggered_text
 from django_dcron.jobs.bulk_skips import why_not_paused, why_not_resumable, why_not_resumed
+from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.models import Job
 from django_dcron.utils.messages import TranslatableText
 
 NOT_VISIBLE = gettext_lazy(
     "The job wasn't saved because you don't have permission to view a job with these values."
 )
+
+
+def job_error_text(error: Exception) -> str:
+    """Return the translated message of ``error``, with the labels of the fields that it names."""
+    if isinstance(error, ValidationError):
+        return " ".join(_labeled_errors(error))
+    return error_text(error)
+
+
+def _labeled_errors(error: ValidationError) -> Iterator[str]:
+    for name, errors in error.update_error_dict({}).items():
+        field = JOB_FIELDS.get(name)
+        label = f"{capfirst(str(field.model_field.verbose_name))}: " if field else ""
+        yield label + " ".join(text for each in errors for text in each.messages)
 
 
 def _run_now(request: HttpRequest, job: Job) -> ActionResult:

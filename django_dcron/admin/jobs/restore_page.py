@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite, ModelAdmin
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.http import (
     Http404,
     HttpRequest,
@@ -22,16 +22,15 @@ from django.http import (
     HttpResponseNotAllowed,
     HttpResponseRedirect,
 )
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron import control
-from django_dcron.admin.actions import REFUSALS, error_text
+from django_dcron.admin.actions import REFUSALS
 from django_dcron.admin.audit_log import shown_change
 from django_dcron.admin.display import change_url, list_url
-from django_dcron.admin.jobs.revert_page import labeled_errors
+from django_dcron.admin.jobs.job_actions import job_error_text
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.audit_log import visible_entries
 from django_dcron.diagnosis.job_references import require_visible_references
@@ -104,10 +103,8 @@ def restore_view(model_admin: JobAdmin, request: HttpRequest, entry_id: int) -> 
         scope = admin_scope(request, model_admin.admin_site)
         check = partial(require_visible_references, before=Job(), scope=scope)
         job = control.restore(entry, check=check)
-    except ValidationError as error:
-        _report(model_admin, request, entry, " ".join(labeled_errors(error)), messages.ERROR)
     except REFUSALS as error:
-        _report(model_admin, request, entry, error_text(error), messages.ERROR)
+        _report(model_admin, request, entry, job_error_text(error), messages.ERROR)
     else:
         text = _("Restored without its history, with the values that it had when it was deleted")
         _report(model_admin, request, entry, text, messages.SUCCESS)
@@ -127,16 +124,12 @@ def _report(
 def _page(model_admin: JobAdmin, request: HttpRequest, entry: AuditEntry) -> HttpResponse:
     deletion = read_change(entry)
     context = {
-        **model_admin.admin_site.each_context(request),
         "title": TITLE,
         "submit_label": _("Restore"),
         "subtitle": entry.label,
-        "opts": model_admin.opts,
         "original": entry.label,
         "back": list_url(Job, model_admin.admin_site),
         "deletion": deletion,
         "fields": [shown_change(Job, each) for each in deletion.fields],
-        "media": model_admin.media,
     }
-    request.current_app = model_admin.admin_site.name
-    return TemplateResponse(request, "admin/django_dcron/job/restore.html", context)
+    return model_admin.render_page(request, "job/restore.html", context)

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -27,24 +27,21 @@ from django.http import (
     HttpResponseNotAllowed,
     HttpResponseRedirect,
 )
-from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron import control
-from django_dcron.admin.actions import REFUSALS, error_text
+from django_dcron.admin.actions import REFUSALS
 from django_dcron.admin.audit_log import LogLine, shown_change
 from django_dcron.admin.display import change_url
-from django_dcron.admin.jobs.job_actions import NOT_VISIBLE
+from django_dcron.admin.jobs.job_actions import NOT_VISIBLE, job_error_text
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_references import require_visible_references
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.jobs.audit.differences import FieldChange, values_of
 from django_dcron.jobs.audit.entries import LoggedChange, read_change
-from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.reverting import decide_revert, edit_of, is_edit, plan_revert
 from django_dcron.models import AuditEntry, Job
 
@@ -131,10 +128,8 @@ def _refusal_of(attempt: Callable[[], object]) -> str:
     """Return the error of ``attempt``, or an empty text."""
     try:
         attempt()
-    except ValidationError as error:
-        return " ".join(labeled_errors(error))
     except REFUSALS as error:
-        return error_text(error)
+        return job_error_text(error)
     return ""
 
 
@@ -157,33 +152,21 @@ def _revert(job: Job, entry: AuditEntry, scope: Scope) -> None:
             raise ValidationError(NOT_VISIBLE)
 
 
-def labeled_errors(error: ValidationError) -> Iterator[str]:
-    """Yield the errors with the labels of their fields."""
-    for name, errors in error.update_error_dict({}).items():
-        field = JOB_FIELDS.get(name)
-        label = f"{capfirst(str(field.model_field.verbose_name))}: " if field else ""
-        yield label + " ".join(text for each in errors for text in each.messages)
-
-
 def _page(
     model_admin: JobAdmin, request: HttpRequest, job: Job, edit: LoggedChange, refusal: str
 ) -> HttpResponse:
     fields = [FieldChange(each.field, each.new, each.old) for each in edit.fields]
     context = {
-        **model_admin.admin_site.each_context(request),
         "title": TITLE,
         "submit_label": _("Revert"),
         "subtitle": str(job),
-        "opts": model_admin.opts,
         "original": job,
         "back": change_url(job, model_admin.admin_site),
         "edit": edit,
         "refusal": refusal,
         "fields": [shown_change(Job, each) for each in fields],
-        "media": model_admin.media,
     }
-    request.current_app = model_admin.admin_site.name
-    return TemplateResponse(request, "admin/django_dcron/job/revert.html", context)
+    return model_admin.render_page(request, "job/revert.html", context)
 
 
 def _url(model_admin: JobAdmin, name: str, *args: object) -> str:

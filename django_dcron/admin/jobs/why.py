@@ -11,11 +11,10 @@ from urllib.parse import urlencode
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from django.contrib import admin
+from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import dateformat
 from django.utils.html import format_html_join
@@ -24,6 +23,7 @@ from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_dcron.admin.base import BaseAdmin
 from django_dcron.admin.display import badge, link, may_view, state_badge
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.diagnosis.scope import Scope
@@ -60,9 +60,7 @@ class Neighbor:
     url: str
 
 
-def why_view(
-    model_admin: admin.ModelAdmin[Job], request: HttpRequest, object_id: str
-) -> HttpResponse:
+def why_view(model_admin: BaseAdmin[Job], request: HttpRequest, object_id: str) -> HttpResponse:
     site = model_admin.admin_site
     if not (model_admin.has_view_permission(request) and may_view(request, Run, site)):
         raise PermissionDenied
@@ -74,12 +72,9 @@ def why_view(
     zone = schedule_zone_of(job)
     requested, error = _parse_requested_time(request.GET.get("at", ""), zone)
     context: dict[str, Any] = {
-        **site.each_context(request),
         "title": _("Why did the job run (or not)?"),
         "subtitle": str(job),
-        "opts": model_admin.opts,
         "original": job,
-        "media": model_admin.media,
         "zone": zone.key,
         "at": _format_requested_time(requested) if requested else "",
         "url": why_url(job, site),
@@ -91,8 +86,7 @@ def why_view(
             context |= _explanation_context(request, job, requested, in_site or requested, site)
         except ValueError:
             context["error"] = _out_of_range(context["at"])
-    request.current_app = site.name
-    return TemplateResponse(request, "admin/django_dcron/job/why.html", context)
+    return model_admin.render_page(request, "job/why.html", context)
 
 
 def _explanation_context(
@@ -100,7 +94,7 @@ def _explanation_context(
     job: Job,
     requested: datetime,
     in_site: datetime,
-    site: admin.AdminSite,
+    site: AdminSite,
 ) -> dict[str, Any]:
     scope = admin_scope(request, site)
     show_nodes = may_view(request, Node, site) and not scope.narrows(Node)
@@ -117,7 +111,7 @@ def _explanation_context(
     return {**_answer_context(answer, in_site, job, site, scope), "note": note % params}
 
 
-def why_url(job: Job, site: admin.AdminSite, at: datetime | None = None) -> str:
+def why_url(job: Job, site: AdminSite, at: datetime | None = None) -> str:
     url = reverse(f"admin:{URL_NAME}", args=[job.pk], current_app=site.name)
     if at is None:
         return url
@@ -153,7 +147,7 @@ def _format_requested_time(at: datetime) -> str:
 
 
 def _answer_context(
-    answer: Answer, requested: datetime, job: Job, site: admin.AdminSite, scope: Scope
+    answer: Answer, requested: datetime, job: Job, site: AdminSite, scope: Scope
 ) -> dict[str, Any]:
     at = answer.occurrence.astimezone(requested.tzinfo) if answer.occurrence else requested
     return {
@@ -172,7 +166,7 @@ def _badge(verdict: WhyVerdict) -> str:
 
 
 def _neighbor(
-    at: datetime | None, job: Job, requested: datetime, site: admin.AdminSite
+    at: datetime | None, job: Job, requested: datetime, site: AdminSite
 ) -> Neighbor | None:
     if at is None:
         return None
@@ -181,9 +175,7 @@ def _neighbor(
     )
 
 
-def _link_run_ids(
-    sentences: Sequence[str], site: admin.AdminSite, scope: Scope
-) -> Iterator[SafeString]:
+def _link_run_ids(sentences: Sequence[str], site: AdminSite, scope: Scope) -> Iterator[SafeString]:
     """Link the runs that the sentences name by id, unless they are deleted."""
     run_ids = {UUID(run_id) for sentence in sentences for run_id in RUN_ID.findall(sentence)}
     runs: dict[str, Run] = {}

@@ -22,7 +22,6 @@ from django.contrib.admin.utils import model_ngettext
 from django.core.exceptions import BadRequest, ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.action_forms import ObjectActionForm
@@ -156,12 +155,8 @@ def _progress_page(
     values: dict[str, str],
     numbers: dict[str, str],
 ) -> HttpResponse:
-    site = model_admin.admin_site
     context = {
-        **site.each_context(request),
         "title": action.label,
-        "opts": model_admin.opts,
-        "media": model_admin.media,
         "action": action,
         "values": values,
         "numbers": numbers,
@@ -170,8 +165,7 @@ def _progress_page(
         "path": request.get_full_path(),
         "back": request.get_full_path(),
     }
-    request.current_app = site.name
-    return TemplateResponse(request, "admin/django_dcron/continue_action.html", context)
+    return model_admin.render_page(request, "continue_action.html", context)
 
 
 def _page(
@@ -198,13 +192,10 @@ def _page(
     filters = request.POST.get(FILTERS, request.GET.urlencode())
     name = model_ngettext(model_admin.opts, len(selected))
     context = {
-        **site.each_context(request),
         "title": action.label
         if takes_all
         else _("%(action)s: %(count)d %(name)s")
         % {"action": action.label, "count": len(selected), "name": name},
-        "opts": model_admin.opts,
-        "media": model_admin.media,
         "action": action,
         "submit_label": action.label if takes_all else action.submit_label(len(selected)),
         "form": form,
@@ -227,5 +218,4 @@ def _page(
         "path": f"{request.path}?{filters}" if takes_all else request.path,
         "back": f"{request.path}?{filters}",
     }
-    request.current_app = site.name
-    return TemplateResponse(request, "admin/django_dcron/confirm_action.html", context)
+    return model_admin.render_page(request, "confirm_action.html", context)

@@ -27,7 +27,6 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
-from django_dcron.jobs.audit.entries import RESTORES
 from django_dcron.jobs.deletion import LOST_FIELDS, STORED_FIELDS, forget_deleted_import
 from django_dcron.jobs.pausing import is_left_to_source
 from django_dcron.jobs.row_arguments import require_row
@@ -126,7 +125,7 @@ def restore(entry: AuditEntry, *, check: Callable[[Job], object] = lambda job: N
 
 def _restore(entry: AuditEntry, check: Callable[[Job], object], using: str) -> Job:
     author = entry.actor or entry.via
-    text = f"{RESTORES}{entry.job_id} ({author}, {format_time_to_store(entry.at)})"
+    text = f"restores job {entry.job_id} ({author}, {format_time_to_store(entry.at)})"
     with transaction.atomic(using=using):
         rows = Deletion.objects.using(using).filter(pk=int(entry.object_id))
         deletion = rows.select_for_update().first()

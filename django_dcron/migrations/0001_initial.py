@@ -1203,6 +1203,7 @@ class Migration(migrations.Migration):
                 (
                     "restored_job_id",
                     models.BigIntegerField(
+                        db_index=True,
                         help_text="The ID of the job that the undoing created. Null if it wasn't undone.",
                         null=True,
                         verbose_name="restored job",

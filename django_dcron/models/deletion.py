@@ -31,6 +31,7 @@ class Deletion(models.Model):
     restored_job_id = models.BigIntegerField(
         _("restored job"),
         null=True,
+        db_index=True,
         help_text=_("The ID of the job that the undoing created. Null if it wasn't undone."),
     )
 

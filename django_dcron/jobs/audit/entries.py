@@ -11,17 +11,17 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Model, Q
+from django.db.models import Model
 from django.utils.translation import gettext as _
 
 from django_dcron.db.routing import alias_for
 from django_dcron.jobs.audit.differences import FieldChange, names_of_changes
 from django_dcron.jobs.locking import batches_of_keys
-from django_dcron.models import AuditAction, AuditEntry, AuditKind, Freeze, Job, Via
+from django_dcron.models import AuditAction, AuditEntry, AuditKind, Deletion, Freeze, Job, Via
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 from django_dcron.utils.time_parsing import parse_datetime
 
@@ -29,8 +29,6 @@ READ = 500
 """The maximum number of entries to read, the latest ones."""
 SYNCED = "as declared in code"
 IMPORTED = "as in the imported source"
-RESTORES = "restores job "
-"""The start of the reason of a restored job's creation. The number of the deleted job follows."""
 FOLLOWED_RENAMED = "a job that it follows was renamed"
 FOLLOWED_DELETED = "a job that it follows was deleted"
 AUTOMATIC_CHANGES = (SYNCED, IMPORTED, FOLLOWED_RENAMED, FOLLOWED_DELETED)
@@ -97,12 +95,10 @@ def pauses_by_users(jobs: Iterable[Job]) -> dict[int, LoggedPause]:
 
 
 def _pauses_by_users(reasons: Mapping[int, str]) -> dict[int, LoggedPause]:
-    latest: dict[int, LoggedPause] = {}
-    # The number of the deleted job by that of the restored job, which nobody has switched since.
-    deleted: dict[int, int] = {}
+    latest: dict[int, LoggedPause | None] = {}  # None if the last switch isn't a pause by a user
     for keys in batches_of_keys(reasons.keys()):
         switches = AuditEntry.objects.using(alias_for(AuditEntry)).filter(
-            Q(action__in=_SWITCHES) | Q(action=AuditAction.CREATE, reason__startswith=RESTORES),
+            action__in=_SWITCHES,
             kind=AuditKind.JOB,
             object_id__in=[*map(str, keys)],
             # Other entries change other fields, or only the end of the pause.
@@ -111,25 +107,36 @@ def _pauses_by_users(reasons: Mapping[int, str]) -> dict[int, LoggedPause]:
         columns = ("object_id", "at", "actor", "action", "reason", "after")
         for entry in switches.order_by("at", "pk").only(*columns):
             key, reason = int(entry.object_id), entry.reason
-            if entry.action == AuditAction.CREATE:
-                deleted[key] = int(reason.removeprefix(RESTORES).split()[0])
-                continue
-            deleted.pop(key, None)
             is_pause = entry.action == AuditAction.PAUSE
             is_automatic = not is_pause and reason in AUTOMATIC_CHANGES
             if entry.after.get("enabled") or is_automatic:
-                latest.pop(key, None)
+                latest[key] = None
                 continue
             if not is_pause:
                 reason = entry.after.get("pause_reason", reasons[key])
             latest[key] = LoggedPause(entry.at, reason, entry.actor)
     pauses = {
-        key: pause for key, pause in latest.items() if pause.user and pause.reason == reasons[key]
+        key: pause
+        for key, pause in latest.items()
+        if pause is not None and pause.user and pause.reason == reasons[key]
     }
-    if deleted:
+    if deleted := _deleted_jobs_of(reasons.keys() - latest.keys()):
         earlier = _pauses_by_users({old: reasons[key] for key, old in deleted.items()})
         pauses |= {key: earlier[old] for key, old in deleted.items() if old in earlier}
     return pauses
+
+
+def _deleted_jobs_of(restored: Collection[int]) -> dict[int, int]:
+    """Return the id of the deleted job by the id of the restored job, for restored jobs."""
+    deletions = Deletion.objects.using(alias_for(Deletion))
+    return {
+        restored_id: job_id
+        for keys in batches_of_keys(restored)
+        for job_id, restored_id in deletions.filter(restored_job_id__in=keys).values_list(
+            "job_id", "restored_job_id"
+        )
+        if restored_id is not None
+    }
 
 
 def pause_authors(jobs: Iterable[Job]) -> dict[int, str]:

@@ -40,9 +40,12 @@ class JobToSave:
     expected_version: int | None = None
     """The version that the change is based on. None: the instance's."""
     expected_origin: Origin | None = None
-    """The origin that an import replaces. None: the stored job keeps its origin."""
+    """The origin that an import replaces. None: the stored job keeps its origin.
+
+    If another import has changed the origin meanwhile, the job is refused with ``Conflict``.
+    """
     is_handover: bool = False
-    """Whether the job may start although it waits for a handover."""
+    """Whether the end of a pause may start the job although it waits for a handover."""
     reason: str = ""
     """The reason of the audit entry."""
     phase: datetime | None = None

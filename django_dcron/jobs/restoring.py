@@ -27,10 +27,11 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
+from django_dcron.jobs.batch_reading import JobToSave
 from django_dcron.jobs.deletion import LOST_FIELDS, STORED_FIELDS, forget_deleted_import
 from django_dcron.jobs.pausing import is_left_to_source
 from django_dcron.jobs.row_arguments import require_row
-from django_dcron.jobs.saving import save_for
+from django_dcron.jobs.saving import save_change
 from django_dcron.jobs.sync.stored import from_stored
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Deletion, Job
 from django_dcron.models.audit_entry import AuditEntryQuerySet
@@ -137,7 +138,7 @@ def _restore(entry: AuditEntry, check: Callable[[Job], object], using: str) -> J
         _require_free_name(job, using)
         _wait_for_handover(job, using)
         check(job)
-        save_for(job, text, deletion.phase)
+        save_change(JobToSave(job, reason=text, phase=deletion.phase))
         forget_deleted_import(job, using)
         rows.update(restored_job_id=job.pk)
     return job

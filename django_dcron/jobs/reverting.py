@@ -37,11 +37,12 @@ from django_dcron.jobs.audit.entries import (
     entries_of,
     read_change,
 )
+from django_dcron.jobs.batch_reading import JobToSave
 from django_dcron.jobs.locking import check_version
 from django_dcron.jobs.pausing import require_future
 from django_dcron.jobs.representation import JOB_FIELDS, to_json
 from django_dcron.jobs.row_arguments import require_row
-from django_dcron.jobs.saving import save_for
+from django_dcron.jobs.saving import save_change
 from django_dcron.jobs.switching import SWITCH_FIELDS
 from django_dcron.models import AuditAction, AuditEntry, Job, Via
 from django_dcron.models.audit_entry import AuditEntryQuerySet
@@ -159,7 +160,7 @@ def revert(
     """
     planned = plan_revert(job, entry)
     check(planned.row)
-    save_for(planned.row, planned.reason)
+    save_change(JobToSave(planned.row, reason=planned.reason))
     job.refresh_from_db(using=alias_for(Job))
     return job
 

@@ -17,7 +17,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
@@ -25,9 +24,8 @@ from django.db import IntegrityError, transaction
 from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import BulkSaveError
-from django_dcron.jobs.audit.entries import IMPORTED
 from django_dcron.jobs.batch import OriginalState, restore_originals, save_batch
-from django_dcron.jobs.batch_reading import JobToSave, Origin, keys_of
+from django_dcron.jobs.batch_reading import JobToSave, keys_of
 from django_dcron.jobs.batching import BatchResult, OnProgress, change_in_batches
 from django_dcron.jobs.locking import lock_all
 from django_dcron.jobs.row_arguments import require_row, require_rows
@@ -51,18 +49,11 @@ def save(job: Job, *, expected_version: int | None = None) -> Job:
     saved.
     """
     require_row(job, Job)
-    return _save_change(JobToSave(job, expected_version))
+    return save_change(JobToSave(job, expected_version))
 
 
-def save_for(job: Job, reason: str, phase: datetime | None = None) -> Job:
-    """Save ``job`` as ``save`` does. Its audit entry has the reason.
-
-    ``phase``: an occurrence from which ``@every`` counts, if the job is new.
-    """
-    return _save_change(JobToSave(job, reason=reason, phase=phase))
-
-
-def _save_change(change: JobToSave) -> Job:
+def save_change(change: JobToSave) -> Job:
+    """Save a job as ``save`` does, in the way that the change describes."""
     using = alias_for(Job)
     despite_contention(lambda: _save_one(change, using), using)
     return change.job
@@ -81,7 +72,7 @@ def save_many(
     *,
     expected_versions: Iterable[int | None] | None = None,
     keep_going: bool = False,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = lambda done: None,
 ) -> dict[int, Exception]:
     """Save jobs in order, in few statements. The results are those of ``save`` for each job.
 
@@ -96,45 +87,17 @@ def save_many(
     jobs = require_rows(jobs, Job)
     versions = [None] * len(jobs) if expected_versions is None else list(expected_versions)
     changes = [JobToSave(*each) for each in zip(jobs, versions, strict=True)]
-    return _save_changes(changes, on_progress or (lambda done: None), keep_going=keep_going)
+    return save_changes(changes, keep_going=keep_going, on_progress=on_progress)
 
 
-def save_many_for(
-    jobs: Iterable[Job],
-    reason: str,
+def save_changes(
+    changes: Iterable[JobToSave],
     *,
     keep_going: bool = False,
-    on_progress: OnProgress | None = None,
+    on_progress: OnProgress = lambda done: None,
 ) -> dict[int, Exception]:
-    """Save jobs as ``save_many`` does. Their audit entries have the reason."""
-    changes = [JobToSave(job, reason=reason) for job in jobs]
-    return _save_changes(changes, on_progress or (lambda done: None), keep_going=keep_going)
-
-
-def save_imported(
-    jobs: Iterable[tuple[Job, Origin | None]], *, keep_going: bool = False
-) -> dict[int, Exception]:
-    """Save jobs as ``save_many`` does, each with the origin to replace, or None to keep it.
-
-    If another import has changed the origin meanwhile, the job is refused with ``Conflict``.
-    """
-    changes = [JobToSave(job, expected_origin=replaced, reason=IMPORTED) for job, replaced in jobs]
-    return _save_changes(changes, lambda done: None, keep_going=keep_going)
-
-
-def save_handed_over(jobs: Iterable[Job]) -> None:
-    """Save jobs as ``save_many`` does.
-
-    As an exception, the end of a pause may start a job that awaits its handover.
-    """
-    changes = [JobToSave(job, is_handover=True, reason=IMPORTED) for job in jobs]
-    _save_changes(changes, lambda done: None, keep_going=False)
-
-
-def _save_changes(
-    changes: list[JobToSave], on_progress: OnProgress, *, keep_going: bool
-) -> dict[int, Exception]:
-    using = alias_for(Job)
+    """Save jobs as ``save_many`` does, in the way that each change describes."""
+    changes, using = list(changes), alias_for(Job)
     if keep_going:
         return _save_in_batches(changes, using, on_progress)
     despite_contention(lambda: _save_all(changes, using, on_progress), using)

@@ -29,8 +29,10 @@ from django_dcron.diagnosis.long_runs import USUAL_DURATION_NEEDS
 from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.diagnosis.system_health import latest_incident, read_facts, read_verdict
 from django_dcron.jobs.audit.actor import Actor, acting
+from django_dcron.jobs.audit.entries import IMPORTED
+from django_dcron.jobs.batch_reading import JobToSave
 from django_dcron.jobs.definitions import definition_id
-from django_dcron.jobs.saving import save_imported
+from django_dcron.jobs.saving import save_change
 from django_dcron.models import (
     Attempt,
     AuditEntry,
@@ -583,13 +585,13 @@ def test_job_that_an_import_disabled_is_not_paused_by_a_user() -> None:
     job = make_idle_job(import_source="redbeat", import_key="1")
     with acting(lambda: Actor("ann", via=Via.CLI)):
         job.enabled, job.pause_reason = False, "disabled in redbeat"
-        save_imported([(job, None)])
+        save_change(JobToSave(job, reason=IMPORTED))
         assert problems() == set()
         control.resume(job)
         control.pause(job, "deploy (ann)")
         assert problems() == {Problem.ALL_JOBS_PAUSED}
         job.pause_reason = "disabled in redbeat"
-        save_imported([(job, None)])
+        save_change(JobToSave(job, reason=IMPORTED))
     assert problems() == set(), "the import replaced the pause"
 
 

@@ -26,6 +26,7 @@ from django_dcron.conf import settings as dcron
 from django_dcron.db.now import database_now
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import deletion, pausing, saving, sync
+from django_dcron.jobs.batch_reading import JobToSave
 from django_dcron.jobs.calendars import save_calendar
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.sync import (
@@ -812,14 +813,14 @@ def test_job_created_by_a_user_between_plan_and_apply_is_a_conflict() -> None:
 def test_repeated_conflict_is_reported_as_invalid(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fail(job: Job, reason: str) -> Job:
+    def fail(change: JobToSave) -> Job:
         raise error
 
-    def refuse(jobs: object, reason: str, **options: Any) -> dict[int, Exception]:
+    def refuse(changes: object, **options: Any) -> dict[int, Exception]:
         return {0: error}
 
-    monkeypatch.setattr(writing.saving, "save_for", fail)
-    monkeypatch.setattr(writing.saving, "save_many_for", refuse)
+    monkeypatch.setattr(writing.saving, "save_change", fail)
+    monkeypatch.setattr(writing.saving, "save_changes", refuse)
     with code():
         (change,) = sync.apply(sync.plan())
     assert change.kind is ChangeKind.INVALID

@@ -5,7 +5,8 @@ import pytest
 from django_dcron import control
 from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.audit.entries import SYNCED
-from django_dcron.jobs.saving import save_for
+from django_dcron.jobs.batch_reading import JobToSave
+from django_dcron.jobs.saving import save_change
 from django_dcron.management.dcron.exits import NEGATIVE, USAGE_ERROR
 from django_dcron.models import AuditEntry, Cursor, Job, Via
 from tests.factories import forget_entries, make_idle_job, make_run
@@ -46,7 +47,7 @@ def test_automatic_changes_are_passed_over(job: Job) -> None:
     control.save(first)
     job.refresh_from_db()
     job.queue = "slow"
-    save_for(job, SYNCED)
+    save_change(JobToSave(job, reason=SYNCED))
     job.description = "new"
     with acting(lambda: Actor(via=Via.SCHEDULER)):
         control.save(job)
@@ -67,7 +68,7 @@ def test_automatic_changes_are_passed_over(job: Job) -> None:
 def test_job_that_only_a_sync_has_changed() -> None:
     job = make_idle_job(name="report")
     job.queue = "slow"
-    save_for(job, SYNCED)
+    save_change(JobToSave(job, reason=SYNCED))
     result = call("revert", "report")
     assert result.code == USAGE_ERROR
     assert SYNCED in result.err

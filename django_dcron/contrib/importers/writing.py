@@ -22,12 +22,13 @@ from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.db.updates import update_each
 from django_dcron.exceptions import BulkSaveError, Conflict
-from django_dcron.jobs.batch_reading import ORIGIN, Origin, check_origin, origin_of
+from django_dcron.jobs.audit.entries import IMPORTED
+from django_dcron.jobs.batch_reading import ORIGIN, JobToSave, Origin, check_origin, origin_of
 from django_dcron.jobs.batching import REFUSALS
 from django_dcron.jobs.locking import check_version, lock_all, lock_jobs
 from django_dcron.jobs.pausing import is_left_to_source
 from django_dcron.jobs.placement import is_retimed
-from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN, save_handed_over, save_imported
+from django_dcron.jobs.saving import SAVED_AT_ONCE, TAKEN, save_changes
 from django_dcron.jobs.sync.changes import messages_of
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.job_states import ARRIVED_PAUSED
@@ -143,11 +144,11 @@ def _write_batch(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
 def _write_changes(plans: Sequence[EntryPlan]) -> Iterator[EntryPlan]:
     origins = {number: plan for number, plan in enumerate(plans) if _changes_only_origin(plan)}
     jobs = {
-        number: (plan.job, _replaced_origin(plan))
+        number: _change_of(plan, plan.job)
         for number, plan in enumerate(plans)
         if plan.job is not None and number not in origins
     }
-    errors = save_imported(jobs.values(), keep_going=True) if jobs else {}
+    errors = save_changes(jobs.values(), keep_going=True) if jobs else {}
     refused = dict(zip(jobs, map(errors.get, range(len(jobs))), strict=True))
     if origins and _error_of(partial(_save, [*origins.values()])) is None:
         origins = {}  # all are written
@@ -245,8 +246,7 @@ def _save_all(plans: Sequence[EntryPlan], *, release_keys: bool) -> list[Job]:
         lock_all({job.pk for job in jobs if not job._state.adding}, using)
         pairs = list(zip(plans, jobs, strict=True))
         _begin_after_the_source(pairs)
-        changed = [pair for pair in pairs if not _changes_only_origin(pair[0])]
-        save_imported([(job, _replaced_origin(plan)) for plan, job in changed])
+        save_changes(_change_of(*pair) for pair in pairs if not _changes_only_origin(pair[0]))
         _write_origins([pair for pair in pairs if _changes_only_origin(pair[0])], using)
         _claim_passed_starts(pairs)
         forget_deletions([plan.deletion for plan in plans if plan.deletion])
@@ -256,19 +256,22 @@ def _save_all(plans: Sequence[EntryPlan], *, release_keys: bool) -> list[Job]:
     return jobs
 
 
+def _change_of(plan: EntryPlan, job: Job) -> JobToSave:
+    return JobToSave(job, expected_origin=_replaced_origin(plan), reason=IMPORTED)
+
+
 def _write_origins(pairs: Sequence[tuple[EntryPlan, Job]], using: str) -> None:
     """Write the origins of locked jobs that don't change otherwise. Raises ``Conflict``.
 
     The version stays the same and the audit log gets no entry, because only imports read and write
     these columns.
     """
-    jobs = [job for _plan, job in pairs]
-    stored = lock_jobs({job.pk for job in jobs}, using)
+    stored = lock_jobs({job.pk for _plan, job in pairs}, using)
     for plan, job in pairs:
         row = check_version(stored.get(job.pk), job.version)
         check_origin(row, _replaced_origin(plan))
-    if jobs:
-        update_each(Job.objects.using(using), jobs, ORIGIN_FIELDS)
+    if pairs:
+        update_each(Job.objects.using(using), [job for _plan, job in pairs], ORIGIN_FIELDS)
 
 
 def _is_running_shadow(plan: EntryPlan) -> bool:
@@ -291,7 +294,7 @@ def _begin_after_the_source(pairs: Sequence[tuple[EntryPlan, Job]]) -> None:
         _paused_until(definition, plan.ran_until)
         for definition, (plan, _job) in zip(definitions, starting, strict=True)
     ]
-    save_handed_over(paused_jobs)
+    save_changes(JobToSave(job, is_handover=True, reason=IMPORTED) for job in paused_jobs)
     # A job that has never run here, or its times, may be newer than the source's last run.
     begins: dict[int, datetime] = {}
     for (plan, job), definition, paused in zip(starting, definitions, paused_jobs, strict=True):

@@ -18,6 +18,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import Conflict
 from django_dcron.jobs import pausing, saving
 from django_dcron.jobs.audit.entries import SYNCED
+from django_dcron.jobs.batch_reading import JobToSave
 from django_dcron.jobs.locking import batches_of_keys
 from django_dcron.jobs.sync.changes import ChangeKind, SyncChange, messages_of
 from django_dcron.jobs.sync.comparison import assign, plan
@@ -75,7 +76,8 @@ def _save_together(
             if row is not None and row.version == change.version:
                 assign(row, change.values)
                 jobs[change.key] = row
-    errors = saving.save_many_for(jobs.values(), SYNCED, keep_going=True, on_progress=on_progress)
+    to_save = [JobToSave(job, reason=SYNCED) for job in jobs.values()]
+    errors = saving.save_changes(to_save, keep_going=True, on_progress=on_progress)
     return {key for position, key in enumerate(jobs) if position not in errors}
 
 
@@ -118,7 +120,7 @@ def _apply_alone(change: SyncChange) -> list[SyncChange]:
 
 def _write(change: SyncChange) -> None:
     if change.kind is ChangeKind.CREATE:
-        saving.save_for(_new(change), SYNCED)
+        saving.save_change(JobToSave(_new(change), reason=SYNCED))
         return
     job = Job.objects.using(alias_for(Job)).filter(pk=change.pk, version=change.version).first()
     if job is None:
@@ -128,4 +130,4 @@ def _write(change: SyncChange) -> None:
         pausing.pause(job, NO_LONGER_DECLARED if job.enabled else job.pause_reason)
         return
     assign(job, change.values)
-    saving.save_for(job, SYNCED)
+    saving.save_change(JobToSave(job, reason=SYNCED))

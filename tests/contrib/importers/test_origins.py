@@ -192,7 +192,7 @@ def test_failed_restore_keeps_the_deletion(monkeypatch: pytest.MonkeyPatch) -> N
     control.delete(Job.objects.get())
     plans = plan(entry(), restore=["a"])
     with monkeypatch.context() as patched:
-        patched.setattr(writing, "save_imported", Mock(side_effect=OperationalError("gone")))
+        patched.setattr(writing, "save_changes", Mock(side_effect=OperationalError("gone")))
         with pytest.raises(OperationalError):
             list(apply_entry_plans(plans))
     assert kinds(plan(entry())) == [ImportOutcome.DELETED]

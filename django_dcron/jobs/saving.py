@@ -72,7 +72,7 @@ def save_many(
     *,
     expected_versions: Iterable[int | None] | None = None,
     keep_going: bool = False,
-    on_progress: OnProgress = lambda done: None,
+    on_progress: OnProgress | None = None,
 ) -> dict[int, Exception]:
     """Save jobs in order, in few statements. The results are those of ``save`` for each job.
 
@@ -87,7 +87,9 @@ def save_many(
     jobs = require_rows(jobs, Job)
     versions = [None] * len(jobs) if expected_versions is None else list(expected_versions)
     changes = [JobToSave(*each) for each in zip(jobs, versions, strict=True)]
-    return save_changes(changes, keep_going=keep_going, on_progress=on_progress)
+    return save_changes(
+        changes, keep_going=keep_going, on_progress=on_progress or (lambda done: None)
+    )
 
 
 def save_changes(

@@ -75,20 +75,22 @@ _RUN = [field.attname for field in Run._meta.concrete_fields]
 _NOT_READ = {
     *("description", "declared", "import_source", "import_key", "imported"),
     *("pause_reason", "paused_until", "created_at", "updated_at"),
-    *("keep_for", "keep_failed_for", "keep_runs"),
 }
 """Columns of the job that aren't needed to execute a run. Django loads them if they are accessed.
 
+None of them is part of a definition, because each start compares the definition without a query.
 psycopg parses a statement of more than 4,096 characters each time.
 """
 
 _JOB = [field.attname for field in Job._meta.concrete_fields if field.attname not in _NOT_READ]
 _JOB_NAMES = frozenset(_JOB)
 """Django looks up each column of the job in these names."""
+_ID, *_JOB_WITHOUT_ID = _JOB
+"""The id of the job is a column of the run."""
 
 READ_COLUMNS = (
     *_RUN,
-    *(f"job__{name}" for name in _JOB),
+    *(f"job__{name}" for name in _JOB_WITHOUT_ID),
     "definition",
     "is_frozen",
     "read_at",
@@ -135,7 +137,7 @@ def run_as_read(query: Callable[[], list[Any] | None]) -> RunAsRead | None:
         return None
     *columns, definition, is_frozen, read_at, slot_taken = row
     run = Run.from_db(using, _RUN, columns[: len(_RUN)])
-    run.job = Job.from_db(using, _JOB_NAMES, columns[len(_RUN) :])
+    run.job = Job.from_db(using, _JOB_NAMES, [run.job_id, *columns[len(_RUN) :]])
     at_without_jump = _without_jump(read_at, queried_at, time.monotonic())
     slot_taken = bool(slot_taken) and run.slot != Slot.RUNNING
     is_frozen = bool(is_frozen) and run.trigger in AUTOMATIC

@@ -128,8 +128,10 @@ def test_recording_a_known_definition_costs_no_statement(target: str) -> None:
     with CaptureQueriesContext(connection) as captured:
         assert execute(run.pk, 1, worker="w")
     table = Definition._meta.db_table
+    of_jobs = connection.ops.quote_name(Job._meta.db_table)
     with_table = [each["sql"] for each in captured if table in each["sql"]]
     assert len(with_table) == 1  # the start, which reads it
+    assert not [each["sql"] for each in captured if f"FROM {of_jobs}" in each["sql"]]
     assert attempt_of(run).definition_id == definition_id(job)
 
 

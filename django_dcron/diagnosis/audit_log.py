@@ -24,8 +24,8 @@ COLUMNS = tuple(field.name for field in AuditEntry._meta.concrete_fields)
 def visible_entries(entries: AuditEntryQuerySet, scope: Scope) -> AuditEntryQuerySet:
     """Return the entries about rows that the reader may see.
 
-    If jobs or runs are narrowed, the entries of those that are no longer stored are hidden, too,
-    because nothing shows whether the reader could see them.
+    If jobs or runs are narrowed, entries of deleted ones are hidden, too: nothing shows whether the
+    reader could see them.
     """
     if scope.narrows(Run):
         entries = entries.filter(Q(run_id=None) | Q(run_id__in=scope.keys(Run)))

@@ -1,7 +1,11 @@
 """Define which failing jobs are a problem, for both the health verdict and the doctor.
 
-A failing job is enabled and has failed since its last success (``IS_FAILING``). It keeps failing,
-which is a problem, or it isn't a problem yet, or all of these failures belong to muted incidents.
+A failing job is enabled and has failed since its last success (``IS_FAILING``). There are three
+kinds:
+
+- It keeps failing (``KEEPS_FAILING``), which is a problem.
+- All of its failures since then belong to muted incidents (``FAILS_AS_MUTED``).
+- It isn't a problem yet.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ _NEEDS_ATTENTION = (
 FAILS_AS_MUTED = IS_FAILING & Q(_LATEST_IS_MUTED)
 """All failures since the job's last success belong to muted incidents.
 
-The latest grouped failure does, and no incident is open or acknowledged: those of earlier failures
-would be, because only a success or a person resolves them.
+The latest grouped failure does, and no incident is open or acknowledged. An incident of an earlier
+failure would be, because only a success or a person resolves incidents.
 """
 KEEPS_FAILING = IS_FAILING & _NEEDS_ATTENTION & ~Q(_LATEST_IS_MUTED)

@@ -155,7 +155,7 @@ def translate_problem(job: Job, stored: str) -> str:
     """Return the stored ``Cursor.problem`` in the active language.
 
     The stored text is English. It is translated only if the job's schedule still has the same
-    problem, or if it tells why a pause can't end.
+    problem, or if it says why a pause can't end.
     """
     if failed := _END_FAILED.fullmatch(stored):
         return TranslatableText(END_FAILED, error=failed["error"]).translate(translation)

@@ -39,9 +39,9 @@ def why_not_retried(
 ) -> str:
     """Return why attempt ``number``, the last one of a failed run, wasn't retried.
 
-    Returns an empty string if the reason isn't certain, or if the run had no further attempts and
-    the traceback doesn't record that its task asked for one. ``definition`` is the definition that
-    the attempt executed, or empty if it is unrecorded.
+    Returns an empty string if the reason isn't certain. If the run had no further attempts, returns
+    the note in the traceback that the task asked for one, if any. ``definition`` is the definition
+    that the attempt executed, or empty if it is unrecorded.
     """
     if outcome != Outcome.FAILED or not exception_class:
         return ""

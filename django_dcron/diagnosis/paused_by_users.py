@@ -19,7 +19,7 @@ from django_dcron.models.job_states import AUTOMATIC_PAUSES, HANDOVER_REASONS
 from django_dcron.policies.health.facts import UserPauses
 
 _NOT_BY_USERS = (*AUTOMATIC_PAUSES, *HANDOVER_REASONS)
-"""Reasons of pauses that commands of a user may have written."""
+"""Reasons of pauses that don't count, although the log may name the user of a command."""
 
 
 def find_user_pauses(jobs: JobQuerySet) -> tuple[UserPauses, ...]:

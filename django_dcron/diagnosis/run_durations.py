@@ -70,8 +70,8 @@ def total_duration(run: Run, first: Attempt | None) -> timedelta | None:
 def run_duration(timed: Run | Attempt) -> timedelta | None:
     """Return the time from start to end of the latest attempt, or until now while it runs.
 
-    Return None if a run waits for its next attempt or ended before that attempt started, because
-    its row doesn't have the end of the previous attempt.
+    Return None if a run waits for its next attempt, or ended before that attempt started. Its row
+    doesn't have the end of the previous attempt.
     """
     if timed.started_at is None:
         return None

@@ -1,7 +1,7 @@
 """Simulate the current schedules: occurrences per minute, the fullest minutes, and clashes of jobs.
 
 Jobs with the same timetable are counted once (see ``schedules.load``), without listing occurrences.
-10,000 jobs over a day take a few seconds, whatever their schedules. Jobs are read with one query.
+10,000 jobs over a day take a few seconds, with any schedules. Jobs are read with one query.
 
 The simulation shows what the schedules ask for:
 

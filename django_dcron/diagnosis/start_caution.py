@@ -1,7 +1,6 @@
 """Warn users who start or backfill runs, or resume or restore jobs.
 
-The runs may execute nothing, fail, repeat work, meet an earlier run that is unfinished, or wait for
-a node.
+The runs may execute nothing, fail, repeat work, overlap with an unfinished run, or wait for a node.
 """
 
 from __future__ import annotations

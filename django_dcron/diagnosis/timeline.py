@@ -4,16 +4,16 @@ Occurrences of the last hour that should have a run and have none are listed, to
 
 The cost doesn't depend on the number of jobs and runs:
 
-- There are at most ``LANES`` lanes. If there are more jobs, those with running runs, those that
-  failed within the last hour and those that are due next are chosen in turn. Each kind is found
-  through an index and in a bounded number of rows.
+- There are at most ``LANES`` lanes. If there are more jobs, three kinds are chosen in turn: jobs
+  with running runs, jobs that failed within the last hour, and jobs that are due next. Each kind is
+  found through an index and in a bounded number of rows.
 - The database sums up the runs of the last hour by job, minute and state. A job that runs each
   second yields about sixty rows, a job that runs every five minutes yields twelve. Consecutive
   minutes that are alike are then merged.
 - A run scheduled before the last hour is included if it still runs. Each job's last run from before
   the hour is included if it ended within the hour.
 - Future occurrences less than ``NEAR`` apart form one stretch. Stretches are found in steps of half
-  of that, so there are at most 120 steps per timetable, whatever its schedule.
+  of that, so there are at most 120 steps per timetable, regardless of its schedule.
 """
 
 from __future__ import annotations

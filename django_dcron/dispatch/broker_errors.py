@@ -22,7 +22,7 @@ SERVER_ERRORS = re.compile(
 )
 """Redis's replies that concern the server, not the queue or the message.
 
-The last one is that of a hosted server whose quota is used up.
+The last one means that the quota of a hosted server is used up.
 """
 KNOWN_DRIVERS = frozenset({"redis", "py-amqp"})
 """The drivers of Redis and RabbitMQ. Their own errors are refusals unless they mean an outage."""

@@ -5,9 +5,8 @@ Invariants:
 - Messages are built and serialized ahead of time. Publishing them is ten times as fast as
   ``apply_async``. On Redis, they are appended without kombu, which takes an eighth of that time
   (``redis_queue``).
-- ``send_task_message`` publishes the messages if Celery's publish signals have receivers, for
-  example of a tracing library, or sent events are enabled, because only it sends signals and
-  events.
+- If Celery's publish signals have receivers, such as a tracing library, or sent events are enabled,
+  ``send_task_message`` publishes the messages. Only it sends the signals and events.
 - Connecting takes longer than publishing thousands of messages, so a node connects before a run is
   due. It also checks a connection that has been idle, because the server may have cut it.
 - AMQP returns a message whose queue is missing. The queue is then declared again, and the message

@@ -1,6 +1,6 @@
 """Threads whose coroutines share one event loop.
 
-The event loop has a thread of its own. A call runs in one of the other threads, which waits while
+The event loop has its own thread. A call runs in one of the other threads, which waits while
 ``async_to_sync`` runs a coroutine of the call on the event loop. One more thread reports code that
 blocks the event loop.
 """

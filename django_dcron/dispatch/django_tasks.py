@@ -5,14 +5,14 @@ is never enqueued again because of the others.
 
 Invariants:
 
-- An error about a value, such as the queue's name, is about its run. The run is tried again alone,
-  and refused if that fails.
+- An error about a value, such as the queue's name, concerns only its run. The run is tried again
+  alone, and refused if that fails.
 - No other error ends a run. Most concern the backend: its tables are missing, or its server is
   unreachable.
 - After a few consecutive errors, the rest of the batch isn't tried. If the backend accepted no run
   at all, it counts as unreachable.
-- Such an error may still be about its run. In the next batch, all other runs are tried first. A run
-  that fails while others succeed delays only runs of its kind.
+- Such an error may still concern only its run. In the next batch, all other runs are tried first. A
+  run that fails while others succeed delays only runs of its kind.
 - If the backend uses a database and its idle connection was cut, the dispatcher reconnects, once
   per run.
 """
@@ -47,9 +47,7 @@ TRANSPORT_ERRORS = (OSError, JSONDecodeError)
 reply.
 """
 BATCH_SIZE = 100
-"""The batch size. Each run needs at least one round trip, so a batch takes a few seconds with a
-slow backend.
-"""
+"""Each run needs at least one round trip, so a batch takes a few seconds with a slow backend."""
 MAX_CONSECUTIVE_ERRORS = 3
 """The number of consecutive errors after which the rest of the batch isn't tried."""
 

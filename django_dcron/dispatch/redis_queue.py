@@ -11,9 +11,10 @@ Invariants:
 - Each delivery has its own delivery tag, because a worker acknowledges a message by its tag. A
   message that may have been sent is encoded again.
 - kombu connects, declares queues, names the lists and adds the key prefix.
-- kombu publishes everything else. Examples are another transport, version or body encoding, and a
-  message with another exchange or other options. kombu also publishes if the client repeats
-  commands, or if an instrumentation replaced one of kombu's methods.
+- kombu publishes everything else, such as messages for another transport, version or body encoding,
+  and messages with another exchange or other options.
+- kombu also publishes if the client repeats commands, or if an instrumentation replaced one of
+  kombu's methods.
 - Redis's own error is raised, so it is classified like an error of kombu.
 """
 

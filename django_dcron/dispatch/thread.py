@@ -1,7 +1,7 @@
 """Execution of runs in threads of the node: for small sites, development and tests.
 
-Runs of coroutine functions have threads of their own and share one event loop, so that many of them
-can wait at the same time.
+Runs of coroutine functions have separate threads and share one event loop, so that many of them can
+wait at the same time.
 """
 
 from __future__ import annotations

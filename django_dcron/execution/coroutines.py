@@ -1,7 +1,7 @@
 """Run a job's coroutine and wait for its end.
 
 Under the thread dispatcher, coroutines share one event loop (``dispatch.coroutine_threads``).
-Elsewhere, each coroutine gets an event loop of its own. The calling thread meanwhile executes the
+Elsewhere, each coroutine gets its own event loop. The calling thread meanwhile executes the
 coroutine's synchronous parts: the ORM's asynchronous methods, and functions that the coroutine
 calls with ``sync_to_async``.
 

@@ -176,9 +176,9 @@ def _with_advice(text: str, advice: str) -> str:
 def _traceback_and_place(exception: BaseException) -> tuple[str, str]:
     """Return the traceback as text, and the place that raised the exception.
 
-    The traceback has no leading frames above the target in each exception. Those frames of this
-    package and of Celery are the same for every run. The exception that this package raises from
-    the target's is left out (``_named``), so that the target's is the last one.
+    The leading frames of this package and of Celery are left out of each exception, because they
+    are the same for every run. An exception that only wraps the target's exception is left out,
+    so that the target's exception is the last one.
     """
     try:
         formatted = TracebackException.from_exception(exception, compact=True)
@@ -194,8 +194,9 @@ def _traceback_and_place(exception: BaseException) -> tuple[str, str]:
 def _place(exception: TracebackException) -> str:
     """Return the last place in the job's code, or else the last place of all, if there is one.
 
-    So this is the line that a timeout interrupted, not the line of this package that raised it. If
-    this package raised the exception because of another one, that one may have the place.
+    After a timeout, this is the interrupted line, not the line of this package that raised the
+    exception. If this package raised the exception because of another one, that one may have the
+    place.
     """
     current: TracebackException | None = exception
     while current is not None:

@@ -103,7 +103,7 @@ class Heartbeats:
         """Write heartbeats for ``run`` within the block.
 
         ``extra_rounds``: The value of ``self.extra_rounds`` before ``run`` started. If it has
-        changed, an extra round was requested in between, perhaps for this run, and is repeated.
+        changed, an extra round was requested since, perhaps for this run, and is repeated.
         ``last_sent_at``: When the start was requested, on the monotonic clock; by default, now.
         """
         heartbeat = RunHeartbeat(
@@ -198,7 +198,7 @@ class Heartbeats:
             return None
 
     def _return_unlocked_runs(self) -> None:
-        """Return those runs to the nodes whose rows are unlocked by now.
+        """Return the runs whose rows are unlocked by now to the nodes.
 
         Waits for no lock, because heartbeats would wait as well.
         """

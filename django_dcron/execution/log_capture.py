@@ -1,11 +1,11 @@
 """Middleware that captures the job's log and output, up to a limit, for the attempt's row.
 
 One handler on the root logger and one wrapper around ``sys.stdout`` serve all runs of the process.
-Celery's workers don't propagate the records of ``get_task_logger``, so the handler is also on the
-logger of the tasks if its records don't reach the root logger. A context variable assigns the
-output to its run. Output still reaches its original destination. Without other handlers, Python
-writes warnings and errors to standard error. The handler does the same then, also for records
-outside of runs.
+If the records of ``get_task_logger`` don't reach the root logger, as in Celery's workers, the
+handler is also on the logger of the tasks. A context variable assigns the output to its run.
+
+Output still reaches its original destination. Without other handlers, Python writes warnings and
+errors to standard error. The handler does the same then, also for records outside of runs.
 """
 
 from __future__ import annotations

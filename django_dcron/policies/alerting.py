@@ -197,9 +197,9 @@ def _shown(value: Any, channels: Collection[str] = ()) -> str | TranslatableText
 def _may_be_secret(value: Any, channels: Collection[str] = ()) -> bool:
     """Return whether the value may contain an address or a token.
 
-    Rules may contain the URL or the token of a channel by mistake. Tokens can be short, so a text
-    is harmless only if it is lowercase words, a number or a duration, or resembles a word of rules
-    or a channel.
+    Rules may contain the URL or the token of a channel by mistake. Tokens can be short, so only
+    these texts are harmless: lowercase words, numbers, durations, and texts that resemble a word of
+    rules or a channel.
     """
     if isinstance(value, str) and value:
         is_harmless = (
@@ -321,7 +321,7 @@ def count_unrecovered_failures(before: JobCounters, now: JobCounters) -> int:
     """Return the most consecutive failures since the last success, at the reading ``now``."""
     if now.succeeded > before.succeeded:
         return now.consecutive_failures
-    # Consecutive failures that a resume ended in between had at least one failure.
+    # If a resume between the readings ended consecutive failures, there was at least one.
     new = max(now.consecutive_failures, min(now.failed - before.failed, 1))
     return max(before.unrecovered_failures, new)
 
@@ -347,7 +347,7 @@ def detect_events(
 
 def _event_for_rule(rule: Rule, before: JobCounters, now: JobCounters) -> Event | None:
     failures = now.failed - before.failed
-    # A success or a resume of the job ended the earlier consecutive failures in between.
+    # Between the readings, a success or a resume ended the earlier consecutive failures.
     was_reset = now.consecutive_failures != before.consecutive_failures + failures
     match rule.on:
         case AlertKind.FAILED if failures > 0 and rule.after == EVERY:
@@ -357,7 +357,7 @@ def _event_for_rule(rule: Rule, before: JobCounters, now: JobCounters) -> Event 
                 # Most likely, these failures continued the reported ones until a success.
                 return None
             base = 0 if was_reset else before.consecutive_failures
-            # Consecutive failures that began and ended in between had at least one failure.
+            # If the failures began and ended between the readings, there was at least one.
             longest = max(now.consecutive_failures, 1)
             return Event(rule, longest) if base < rule.after <= longest else None
         case AlertKind.RECOVERED if (
@@ -375,7 +375,7 @@ def _event_for_rule(rule: Rule, before: JobCounters, now: JobCounters) -> Event 
 
 
 def _may_be_paused_again(before: JobCounters, now: JobCounters) -> bool:
-    """Return whether what reset the failures of the auto-paused job may be a resume.
+    """Return whether the auto-paused job may have been resumed and paused again meanwhile.
 
     A manual run may succeed while the job stays paused. After a resume and a success, only as many
     failures as ``pause_after_failures`` pause the job again.

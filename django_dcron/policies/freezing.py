@@ -54,7 +54,7 @@ class FreezeExtent:
 def holding_freeze(
     freezes: Iterable[FreezeExtent], *, namespace: str, at: datetime
 ) -> FreezeExtent | None:
-    """Return the freeze that holds back the namespace's automatic runs at ``at`` the longest."""
+    """Return the freeze in force at ``at`` that holds back the namespace's runs the longest."""
     found = [freeze for freeze in freezes if freeze.is_in_force(at) and freeze.covers(namespace)]
     return max(
         found, key=lambda freeze: (freeze.until is None, freeze.until or freeze.since), default=None

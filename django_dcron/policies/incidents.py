@@ -5,11 +5,11 @@ An incident is a group of failures of one job with the same exception and the sa
 Invariants:
 
 - Messages are the same if they differ only in numbers, addresses, UUIDs or hashes.
-- If the last attempt of a run requests a retry, its message is compared without the text that the
-  retry was refused. The attempt therefore belongs to the same incident as the earlier ones.
+- If the last attempt of a run requests a retry, its message says that the retry was refused. This
+  part isn't compared, so the attempt belongs to the same incident as the earlier ones.
 - A failure opens a resolved incident again. The incident counts as returning from then on.
 - A success of the job resolves its open and acknowledged incidents, but not its muted ones.
-- A muted incident stays muted, however often it fails and whatever succeeds.
+- A muted incident stays muted, regardless of later failures and successes.
 """
 
 from __future__ import annotations

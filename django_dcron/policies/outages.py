@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 SHORTEST_OUTAGE = timedelta(minutes=1)
-"""A deploy that restarts all nodes takes less. With a longer ``DCRON_LEASE``, that is the limit,
-because heartbeats are a third of it apart.
+"""A deploy that restarts all nodes takes less time. If ``DCRON_LEASE`` is longer, it is the limit,
+because nodes write a heartbeat every third of it.
 """
 
 

@@ -2,7 +2,7 @@
 
 A job's finished run is kept:
 
-- if it is the job's latest finished run, whatever its age, unless the job was deleted
+- if it is the job's latest finished run, regardless of its age, unless the job was deleted
 - if it failed and ended less than ``keep_failed_for`` ago, or didn't fail and ended less than
   ``keep_for`` ago
 
@@ -43,7 +43,7 @@ class Retention:
     keep_runs: int | None = None
     """None: unlimited."""
     keeps_latest: bool = True
-    """Whether the latest finished run is kept whatever its age. False if the job was deleted."""
+    """Whether the latest finished run is kept at any age. False if the job was deleted."""
 
     def age_of(self, state: str) -> timedelta:
         """Return how long a run that ended in ``state`` is kept."""
@@ -72,7 +72,7 @@ class HistoryBounds:
     """Bounds of a job's history, as scheduled times. An outdated value only keeps more runs."""
 
     latest: datetime | None
-    """The latest finished run, which is kept whatever its age. None if the job was deleted."""
+    """The latest finished run, which is kept at any age. None if the job was deleted."""
     oldest: datetime | None = None
     """The oldest of the latest ``keep_runs`` finished runs. None if there are fewer."""
     oldest_failed: datetime | None = None

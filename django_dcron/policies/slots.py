@@ -15,7 +15,7 @@ Invariants:
   next in line. NULLs never collide, so runs without a slot don't take part.
 - Only the numbers of backfill slots differ from 0. A CHECK constraint enforces this.
 - Backfill slots sort by job, then by occurrence. So the same index yields the oldest waiting run of
-  each job, however many wait.
+  each job, regardless of how many wait.
 - The index begins with the slot. The entries of runs without a slot are therefore apart from the
   others, and on MariaDB a lock on a slot doesn't block them.
 """

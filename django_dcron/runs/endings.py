@@ -209,7 +209,8 @@ def final_columns(state: State, reason: str | Placeholder) -> dict[str, Any]:
 def _others_may_wait(run: Run) -> bool:
     """Return whether runs may wait for this one.
 
-    Under ``skip``, one may also wait since an earlier attempt, or for one that has been silent.
+    Under ``skip``, a run may have waited since an earlier attempt. A run may also wait because this
+    one was silent: callers check that themselves.
     """
     return (
         run.job.overlap in QUEUEING_POLICIES

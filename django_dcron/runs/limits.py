@@ -3,7 +3,7 @@
 Invariants:
 
 - A place is given or freed under the lock of the limit's row, in the transaction that starts or
-  ends the attempt. So no more runs execute than the limit allows, whatever process dies.
+  ends the attempt. So no more runs execute than the limit allows, even if a process dies.
 - UNIQUE (limit, key, number) also ensures that no two runs have the same place.
 - With ``max_started``, a run takes a number for the interval when it starts. A woken run that
   hasn't started yet counts towards the maximum, so that a number is left for it.

@@ -1,7 +1,7 @@
 """Read a run, and start it in the same statement if it is ordinary.
 
-Most runs are ordinary: due, in time, not cancelled, not frozen, with a free slot, without a limit,
-not in a queue of their job (``queue_all``), and their job hasn't been deleted. On PostgreSQL, one
+Most runs are ordinary: due, in time, not cancelled, not frozen, and not in a queue of their job
+(``queue_all``). The slot is free, and the job has no limit and isn't deleted. On PostgreSQL, one
 statement reads such a run and starts it. The same statement only reads any other run, and
 ``policies.start_decision`` decides from the facts that it returns.
 

@@ -3,7 +3,7 @@
 Invariants:
 
 - One transaction locks the statistics, adds the counts and deletes their rows. So no count is lost
-  or added twice, whenever the node dies.
+  or added twice, even if the node dies.
 - Locked statistics are left for later.
 - A job's counts are added in the order in which its runs ended. A count that is older than the
   latest counted end changes neither the last outcome nor the number of consecutive failures.

@@ -5,8 +5,8 @@ Invariants:
 - Usually, the run that has waited longest is next. In a queue (``Job.is_queueing``), an
   older run of the schedule that hasn't begun to wait comes first: a worker hasn't received it yet.
 - A run that a worker would refuse as too late never gets the slot.
-- Nodes send a run that gets the slot again, because its message may be lost and other runs wait for
-  it. A repeated delivery changes nothing.
+- Nodes send a run again when it gets the slot, because its message may be lost and other runs wait
+  for it. A repeated delivery changes nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ANY_IN_LINE = Select(
 def oldest_in_time(run: Run, now: datetime) -> Run | None:
     """Return the job's oldest run of the schedule that is due before ``run`` and isn't too late.
 
-    Only runs count that are pending or queued and don't have the slot.
+    Only pending or queued runs without the slot count.
     """
     job = run.job
     older = runs().filter(

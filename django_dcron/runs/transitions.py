@@ -9,8 +9,8 @@ Invariants:
   the attempt.
 - A transition returns whether it won. Zero changed rows is a normal result: another process was
   first.
-- The slot passes directly from the ended run to the run that has waited longest. No newcomer gets
-  in between.
+- The slot passes directly from the ended run to the run that has waited longest, never to a
+  newcomer.
 - All times are the database's.
 - A run is locked by its primary key, never by its slot.
 - The start and the end of an attempt wait ``LOCK_TIMEOUT`` for a locked row, then fail as

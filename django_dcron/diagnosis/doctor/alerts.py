@@ -20,7 +20,7 @@ from django_dcron.utils.messages import with_full_stop
 FAILED_TRIES = 3
 """From this number of tries on, an alert that wasn't sent is reported: after about two minutes."""
 GIVEN_UP_FOR = timedelta(days=1)
-"""How long alerts count that were given up."""
+"""How long an alert that was given up is reported."""
 ERROR_SHOWN = 200
 
 
@@ -38,7 +38,7 @@ def examine_alerts(window: Window, findings: Findings) -> None:
     channels = unsent.order_by("channel").values("channel")
     for row in channels.annotate(number=Count("pk"), oldest=Min("created_at"), latest=Max("pk")):
         error = all_alerts.filter(pk=row["latest"]).values_list("error", flat=True).first()
-        if error is None:  # The alert was deleted in between.
+        if error is None:  # The alert has been deleted meanwhile.
             continue
         findings.add(
             Code.ALERTS_UNDELIVERED,

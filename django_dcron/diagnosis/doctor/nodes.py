@@ -108,8 +108,9 @@ def _add_dead(node: Node, loss: str, findings: Findings) -> None:
 def _check_lock(window: Window, groups: Groups, lock: Lock, findings: Findings) -> None:
     """Check the lock and its leases.
 
-    Nodes with ``--embedded`` lock in the database, whatever ``DCRON_LOCK`` is. If all nodes of a
-    namespace do, only their leases count. Otherwise, theirs count too.
+    Nodes with ``--embedded`` lock in the database, regardless of ``DCRON_LOCK``. If all nodes of a
+    namespace do, only the leases in the database count. Otherwise, those of embedded nodes count,
+    too.
     """
     leases = holders_in_database()
     embedded = {node.pk for nodes in groups.values() for node in nodes if node.locks_in_database}

@@ -247,7 +247,7 @@ def _pauses_note(pauses: UserPauses, namespace: str) -> str:
 
 
 def _add(issue: Issue, findings: Findings) -> None:
-    # Another remedy recommends the doctor.
+    # The remedy is to run the doctor, which is running.
     is_circular = issue.remedy.template == FIND_UNLED_SHARDS
     text = f"{issue.summary} {CHECK_LOGS}" if is_circular else str(issue)
     findings.add(Code(issue.problem), CLUSTER, text, issue.severity)

@@ -121,8 +121,8 @@ def explain(
 
     If ``instant`` is a whole minute, the answer is about that minute, otherwise about that second.
     With ``exact``, it is always about the second. ``instant`` may be a local time that the clocks
-    of the job's zone skip. With ``show_nodes``, the sentences may name nodes. They
-    name only runs in ``scope``, but the run of the occurrence may be outside of it.
+    of the job's zone skip. With ``show_nodes``, the sentences may name nodes. They name only runs
+    in ``scope``, but the run of the occurrence may be outside of it.
 
     Raises ``ValueError`` for an instant that is naive or out of range.
     """
@@ -278,7 +278,7 @@ def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:
 def _causes_of_delay(
     data: ExplanationData, due_at: datetime, ended: datetime, *, may_be_frozen: bool = True
 ) -> Iterable[Sentence]:
-    """Name the freezes that an occurrence met while it waited from ``due_at`` to ``ended``.
+    """Name the freezes that affected an occurrence between ``due_at`` and ``ended``.
 
     Unless one of them has delayed it from the beginning, compare it with the runs of other jobs.
     """

@@ -30,8 +30,8 @@ def other_jobs_sentences(
 ) -> Iterator[Sentence]:
     """Yield whether other jobs started on time while the occurrence waited, ``at`` to ``until``.
 
-    The last ``ON_TIME`` of the wait are left out: a run that was due then is on time even if it
-    started with the occurrence, at the end of an outage.
+    The last ``ON_TIME`` of the wait is left out: a run that was due then counts as on time even if
+    it started only at the end of an outage, like the occurrence.
 
     Yields nothing if the reader may see only some of the runs.
     """

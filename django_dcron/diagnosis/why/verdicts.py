@@ -33,7 +33,7 @@ class WhyVerdict(StrEnum):
     """The job didn't exist then."""
     PAUSED = "paused"
     FROZEN = "frozen"
-    """A freeze of scheduling holds the occurrence back."""
+    """A freeze holds back the occurrence."""
     CHANGED = "changed"
     """The job had another definition then, which isn't recorded."""
     QUARANTINED = "quarantined"

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 NAMES_LISTED = 5
 """The maximum number of names in a sentence."""
 FAILURES_UNTIL_WARNING = 3
-"""The number of consecutive failures from which the verdict warns of any failing job.
+"""The verdict warns of a job after this many consecutive failures.
 
-It warns of a failing job that doesn't run again soon from its first failure.
+If the job doesn't run again soon, one failure is enough.
 """
 
 
@@ -201,7 +201,7 @@ class SystemFacts:
     running: int = 0
     """Runs that a worker executes, according to their heartbeats."""
     busiest: tuple[tuple[str, int], ...] = ()
-    """The jobs with most running runs, and their numbers. Empty unless there are ``queues``."""
+    """The jobs with the most running runs, and their numbers. Empty unless there are ``queues``."""
     queues: tuple[QueueFacts, ...] = ()
     """Queues with runs that no worker has started within ``redeliver_after``.
 
@@ -262,8 +262,7 @@ class SystemFacts:
         """Return these facts without the names that a person may not see.
 
         ``jobs`` permits names of jobs, targets and queues, and the texts of freezes and pauses.
-        ``nodes``
-        permits names of nodes, hosts, unserved namespaces and workers.
+        ``nodes`` permits names of nodes, hosts, unserved namespaces and workers.
         """
         facts = self
         if not jobs:

@@ -64,7 +64,7 @@ def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
 
 
 def _every_run_fails(facts: SystemFacts, jobs: int) -> Issue:
-    """Return an error about the ``jobs`` that don't only fail with muted incidents."""
+    """``jobs``: how many jobs ran lately, without those that only fail with muted incidents."""
     if facts.muted_lately:
         summary = ngettext(
             "Every run fails: the latest run of the %(jobs)s job that ran in the last hour failed. "
@@ -109,7 +109,7 @@ def resume_command(reason: str, namespace: str) -> str:
 
 
 def _all_jobs_paused(facts: SystemFacts) -> Issue:
-    """Return a warning: users may have forgotten their pauses, which look like a calm system."""
+    """Return a warning, because a system whose users have forgotten their pauses looks healthy."""
     number = sum(each.number for each in facts.user_pauses)
     since, reason = min(each.since for each in facts.user_pauses), facts.user_pauses[0].reason
     values = {

@@ -32,7 +32,7 @@ from django_dcron.utils.messages import TranslatableText, ngettext
 from django_dcron.utils.messages import gettext_noop as _
 
 IDLE_QUEUE_AFTER = timedelta(seconds=15)
-"""From this time without a start, the verdict names the queued runs."""
+"""After this time without a start, the verdict mentions the queued runs."""
 
 
 def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
@@ -47,7 +47,7 @@ def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
 
 
 def issues_of_queue(name: str, due_at: datetime, facts: SystemFacts) -> Iterator[Issue]:
-    """Yield why no worker starts a run that is queued since ``due_at``: the workers' replies."""
+    """Yield why no worker starts a run of the queue, according to the workers' replies."""
     if not facts.workers or not name:
         return
     consumers = tuple(worker for worker in facts.workers if name in worker.queues)
@@ -213,8 +213,8 @@ def _no_worker_replies(facts: SystemFacts) -> bool:
 def _is_queue_stalled(facts: SystemFacts) -> bool:
     """Return whether runs are queued, none has started for a while, and none is running.
 
-    Workers that are busy with long runs aren't a problem. An unreachable broker is one already, and
-    so is a missing node if the nodes execute the runs.
+    Workers that are busy with long runs aren't a problem. Other problems report an unreachable
+    broker, and missing nodes if the nodes execute the runs.
     """
     if facts.namespace or facts.running:
         return False  # the workers may be busy with runs of other namespaces

@@ -26,7 +26,7 @@ RUNNING_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Author:
+class PauseAuthor:
     """Who paused a job, according to the audit log."""
 
     by: str = ""
@@ -43,7 +43,7 @@ class Pause:
     until: datetime | None = None
 
 
-def paused_by(job: Job) -> Author | None:
+def paused_by(job: Job) -> PauseAuthor | None:
     """Return who paused the job, or None if it isn't paused.
 
     This reads the job's audit log. Callers keep the result until the job changes.
@@ -51,17 +51,17 @@ def paused_by(job: Job) -> Author | None:
     return author_of_pause(job, logged_changes_of(job)) if job.is_paused else None
 
 
-def author_of_pause(job: Job, changes: Iterable[LoggedChange]) -> Author:
+def author_of_pause(job: Job, changes: Iterable[LoggedChange]) -> PauseAuthor:
     """Return who paused the job according to ``changes``, the job's logged changes in order."""
     switches = [change for change in changes if change.switched is not None]
     last = switches[-1] if switches else None
     reason = last.of("pause_reason") if last else None
     if last and last.switched is False and (reason is None or reason.new == job.pause_reason):
-        return Author(last.by, last.at)
-    return Author()
+        return PauseAuthor(last.by, last.at)
+    return PauseAuthor()
 
 
-def pause_of(job: Job, author: Author | None) -> Pause | None:
+def pause_of(job: Job, author: PauseAuthor | None) -> Pause | None:
     """Return the job's pause, or None if it isn't paused."""
     if not job.is_paused:
         return None

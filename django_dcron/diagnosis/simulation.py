@@ -20,8 +20,7 @@ from heapq import nlargest
 from django_dcron.diagnosis.load import groups_of, in_every_minute, scheduled_jobs
 from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.schedules.crowding import CrowdedMinute, TimetableGroup, crowded_minutes_of
-from django_dcron.schedules.load import MINUTE, RealHours
-from django_dcron.schedules.load import RealMinute as MinuteOfTime
+from django_dcron.schedules.load import MINUTE, RealHours, RealMinute
 
 LONGEST = timedelta(days=7)
 NAMED = 10
@@ -166,7 +165,7 @@ def _fullest(
 
 
 def _names_in(at: datetime, groups: Sequence[TimetableGroup]) -> list[str]:
-    minute, names = MinuteOfTime(at), []
+    minute, names = RealMinute(at), []
     for group in groups:
         if minute.has_start(group.timetable, group.phase):
             names += group.keys

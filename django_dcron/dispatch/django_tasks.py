@@ -124,7 +124,7 @@ class DjangoTaskDispatcher:
         if (
             cause is not None
             and self._enqueued == enqueued_before
-            and not self._concern_runs(batch.failed)
+            and not self._errors_concern_runs(batch.failed)
         ):
             self._unreachable = True
         for item in batch.failed:
@@ -172,7 +172,7 @@ class DjangoTaskDispatcher:
                 consecutive_errors = 0
         return batch
 
-    def _concern_runs(self, failed: Sequence[PreparedTask]) -> bool:
+    def _errors_concern_runs(self, failed: Sequence[PreparedTask]) -> bool:
         """Return whether the errors are probably about the runs that failed.
 
         They are if other runs were enqueued since the first failure of each of these runs, and the

@@ -77,7 +77,7 @@ class PromptReconnect(bootsteps.Step):
         )
 
 
-def notice_silence(app: Celery) -> None:
+def set_transport_options(app: Celery) -> None:
     """Give all connections that ``app`` creates in this process the ``TRANSPORT_OPTIONS``."""
     for name in ("connection_for_read", "connection_for_write"):
         setattr(app, name, _with_options(getattr(app, name)))
@@ -111,5 +111,5 @@ def _with_short_pauses(connection: Any) -> Any:
 
 @celeryd_init.connect(weak=False)
 def _prepare_worker(instance: Any, **kwargs: Any) -> None:
-    notice_silence(instance.app)
+    set_transport_options(instance.app)
     instance.app.steps["consumer"].add(PromptReconnect)

@@ -58,7 +58,9 @@ def ending_of(exception: BaseException, run: CurrentRun) -> Ending:
     return Ending(
         outcome=outcome,
         failure=None if outcome is Outcome.CANCELLED else _failure(exception, names),
-        exception_class=replace_unstorable(exception_name(type(_named(exception))))[:255],
+        exception_class=replace_unstorable(exception_name(type(_recorded_exception(exception))))[
+            :255
+        ],
         message=truncate_middle(_message(exception, outcome, run), settings.LOG_LIMIT),
         traceback=truncate_middle(traceback, settings.LOG_LIMIT),
         raised_in=with_ellipsis(replace_unstorable(raised_in), LONGEST_PLACE),
@@ -100,7 +102,7 @@ def ending_without_heartbeats(error: RuntimeError) -> Ending:
     return Ending(Outcome.LOST, WITHOUT_EXCEPTION, message=message)
 
 
-def _named(exception: BaseException) -> BaseException:
+def _recorded_exception(exception: BaseException) -> BaseException:
     """Return the exception whose class and message are recorded.
 
     That is the cause of a ``RetryLater`` or ``PermanentFailure`` without a message, so that the
@@ -152,7 +154,7 @@ def _message(exception: BaseException, outcome: Outcome, run: CurrentRun) -> str
             else "exceeded a time limit of Celery"
         )
     try:
-        text = str(_named(exception))
+        text = str(_recorded_exception(exception))
         if isinstance(exception, UnknownTarget):
             if advice := str(exception.params.get("advice", "")):
                 otherwise = f"Otherwise, {advice[:1].lower()}{advice[1:]}"
@@ -201,19 +203,19 @@ def _place(exception: TracebackException) -> str:
     current: TracebackException | None = exception
     while current is not None:
         if in_job := [frame for frame in current.stack if not _is_of_framework(frame)]:
-            return _written(in_job[-1])
+            return _frame_text(in_job[-1])
         current = current.__cause__ or current.__context__
-    return _written(exception.stack[-1]) if exception.stack else ""
+    return _frame_text(exception.stack[-1]) if exception.stack else ""
 
 
-def _written(frame: FrameSummary) -> str:
+def _frame_text(frame: FrameSummary) -> str:
     return f'File "{frame.filename}", line {frame.lineno}, in {frame.name}'
 
 
 def _is_wrapper(exception: BaseException, formatted: TracebackException) -> bool:
     """Return whether the exception adds nothing to its cause: no message, note or other frame."""
     return (
-        _named(exception) is not exception
+        _recorded_exception(exception) is not exception
         and not getattr(exception, "__notes__", ())
         and all(map(_is_of_framework, formatted.stack))
     )

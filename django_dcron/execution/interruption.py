@@ -192,8 +192,8 @@ class _MainThread:
         self._interruption = interruption
         self._listen()
 
-    def call_on_signal(self, call_on_signal: Callable[[], None]) -> None:
-        self._on_signal = call_on_signal
+    def call_on_signal(self, call: Callable[[], None]) -> None:
+        self._on_signal = call
         self._listen()
 
     def _listen(self) -> None:

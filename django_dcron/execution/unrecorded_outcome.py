@@ -66,7 +66,7 @@ class UnrecordedOutcome:
                 case Refusal.TEMPORARY:  # callers try again only after an exception of UNAVAILABLE
                     raise OperationalError(in_one_line(error)) from error
                 case Refusal.UNKNOWN if isinstance(error, UNAVAILABLE):
-                    if not is_contention(error) and _answers(self._using):
+                    if not is_contention(error) and _is_reachable(self._using):
                         self._refusals += 1
                     if self._refusals < MAX_REFUSALS:
                         raise
@@ -100,7 +100,7 @@ def is_lock_timeout(error: OperationalError, since: float) -> bool:
     return waited and is_contention(error) and can_skip_locked_rows(alias_for(Run))
 
 
-def _answers(using: str) -> bool:
+def _is_reachable(using: str) -> bool:
     connections[using].close()
     try:
         database_now(using)

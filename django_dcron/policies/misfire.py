@@ -67,15 +67,15 @@ class Misfire:
         """Return the planned runs that account for all late occurrences, oldest first."""
         match self.policy:
             case MisfirePolicy.SKIP:
-                return [_tail(late, 0, missed=True)]
+                return [_combined_run(late, 0, missed=True)]
             case MisfirePolicy.RUN_LATEST:
-                return [_tail(late, 0, missed=False)]
+                return [_combined_run(late, 0, missed=False)]
             case MisfirePolicy.RUN_ALL:
                 planned_runs = [
                     PlannedRun(occurrence) for occurrence in late.oldest[: self.catchup_limit]
                 ]
                 if late.count > self.catchup_limit:
-                    planned_runs.append(_tail(late, self.catchup_limit, missed=True))
+                    planned_runs.append(_combined_run(late, self.catchup_limit, missed=True))
                 return planned_runs
 
     def should_start(self, *, newer_due: bool, ahead_in_backlog: int) -> bool:
@@ -107,7 +107,7 @@ class Misfire:
                 )
 
 
-def _tail(late: LateOccurrences, start: int, *, missed: bool) -> PlannedRun:
+def _combined_run(late: LateOccurrences, start: int, *, missed: bool) -> PlannedRun:
     """Return one planned run for all late occurrences from index ``start`` on."""
     others = late.count - start - 1
     return PlannedRun(late.newest, missed, others, late.oldest[start] if others else None)

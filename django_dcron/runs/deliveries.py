@@ -58,12 +58,12 @@ def overdue(now: datetime) -> Q:
     """
     condition = Q(queued_at__lt=now - settings.REDELIVER_AFTER * 2**DOUBLINGS)
     for number in range(DOUBLINGS + 1):
-        condition |= Q(deliveries=number, queued_at__lt=now - redelivered_after(number))
+        condition |= Q(deliveries=number, queued_at__lt=now - redelivery_delay(number))
     return condition
 
 
-def redelivered_after(deliveries: int) -> timedelta:
-    """Return how long after its last delivery a run that no worker starts is sent again."""
+def redelivery_delay(deliveries: int) -> timedelta:
+    """Return the time from a run's last delivery, if no worker starts it, to the next one."""
     doublings = min(max(deliveries - 1, 0), DOUBLINGS)
     return settings.REDELIVER_AFTER * (1 << doublings)
 

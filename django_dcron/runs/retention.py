@@ -42,7 +42,7 @@ from django_dcron.utils.sync_points import reach_sync_point
 BATCH_SIZE = 500
 """Runs per page."""
 RETENTION_FIELDS = ("keep_for", "keep_failed_for", "keep_runs")
-_OF_JOB = (*RETENTION_FIELDS, "deleted_at")
+_JOB_COLUMNS = (*RETENTION_FIELDS, "deleted_at")
 COLUMNS = ("pk", "scheduled_at", "state", "finished_at", "trigger", "attempt")
 
 
@@ -51,7 +51,7 @@ class DeletionBlocked(Exception):
 
 
 def retention_of(job: Job) -> Retention:
-    return _retention(*(getattr(job, name) for name in _OF_JOB))
+    return _retention(*(getattr(job, name) for name in _JOB_COLUMNS))
 
 
 def _retention(
@@ -72,7 +72,7 @@ def candidates(jobs: JobQuerySet, now: datetime) -> list[int]:
     )
     job_ids = []
     for job_id, oldest_at, *values in jobs.order_by("pk").values_list(
-        "pk", Subquery(oldest), *_OF_JOB
+        "pk", Subquery(oldest), *_JOB_COLUMNS
     ):
         retention = _retention(*values)
         if oldest_at is None:
@@ -109,7 +109,7 @@ def prune_runs(job_id: int, now: Callable[[], datetime], *, dry_run: bool = Fals
 
 def _read_retention(job_id: int, using: str) -> Retention | None:
     rows = Job.with_deleted.using(using).filter(pk=job_id)
-    values = rows.values_list(*_OF_JOB).first()
+    values = rows.values_list(*_JOB_COLUMNS).first()
     return None if values is None else _retention(*values)
 
 

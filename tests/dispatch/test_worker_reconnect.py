@@ -36,7 +36,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def worker_app(broker: str) -> Celery:
     """Return an app like that of a worker that has loaded the task."""
     app = Celery(broker=broker, set_as_current=False)
-    worker_reconnect.notice_silence(app)
+    worker_reconnect.set_transport_options(app)
     return app
 
 

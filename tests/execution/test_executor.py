@@ -468,7 +468,7 @@ def test_start_and_outcome_wait_for_the_database(
 ) -> None:
     gone = OperationalError("server closed the connection unexpectedly")
     monkeypatch.setattr(executor, "start_attempt", failing(10, gone, executor.start_attempt))
-    monkeypatch.setattr(unrecorded_outcome, "_answers", lambda using: False)
+    monkeypatch.setattr(unrecorded_outcome, "_is_reachable", lambda using: False)
     monkeypatch.setattr(
         unrecorded_outcome, "end_attempt", failing(30, gone, unrecorded_outcome.end_attempt)
     )
@@ -774,10 +774,10 @@ def test_outcome_with_texts_is_retried_after_contention(
     assert run_function(lambda: "kept")[1].result == '"kept"'
 
 
-def test_answers_returns_whether_the_database_responds() -> None:
-    assert unrecorded_outcome._answers("default")
+def test_database_is_reachable_if_it_responds() -> None:
+    assert unrecorded_outcome._is_reachable("default")
     with mock.patch.object(unrecorded_outcome, "database_now", side_effect=OperationalError):
-        assert not unrecorded_outcome._answers("default")
+        assert not unrecorded_outcome._is_reachable("default")
 
 
 def test_outcome_is_recorded_by_the_worker_itself_if_no_thread_can_keep_it(

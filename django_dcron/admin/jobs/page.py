@@ -286,7 +286,9 @@ class StatusPanel:
         return time_in_zone(self.next_run, self.zone)
 
 
-def _status_part(job: Job, site: admin.AdminSite, author: job_status.Author | None) -> PagePart:
+def _status_part(
+    job: Job, site: admin.AdminSite, author: job_status.PauseAuthor | None
+) -> PagePart:
     url = reverse(f"admin:{STATUS_URL}", args=[job.pk], current_app=site.name)
     if author:
         at = author.at.isoformat() if author.at else ""
@@ -295,7 +297,7 @@ def _status_part(job: Job, site: admin.AdminSite, author: job_status.Author | No
     return PagePart("dcron-status", "admin/django_dcron/job/status.html", url, REFRESH_EVERY)
 
 
-def _author_of_refresh(job: Job, signed: str) -> job_status.Author | None:
+def _author_of_refresh(job: Job, signed: str) -> job_status.PauseAuthor | None:
     """Return the author that ``signed`` contains.
 
     Returns None if it belongs to another version of the job, or if its signature is invalid.
@@ -306,7 +308,7 @@ def _author_of_refresh(job: Job, signed: str) -> job_status.Author | None:
         return None
     if (job_id, version) != (job.pk, job.version):
         return None
-    return job_status.Author(by, parse_datetime(at) if at else None)
+    return job_status.PauseAuthor(by, parse_datetime(at) if at else None)
 
 
 class JobViewsAdmin(AuditedAdmin[Job]):

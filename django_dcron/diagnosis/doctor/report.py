@@ -127,7 +127,7 @@ class Report:
                 "dcron list --enabled --search shadow:"
             )
         if Problem.ALL_JOBS_PAUSED not in self.verdict.problems:
-            for pauses in filter(_is_for_many, self.user_pauses):
+            for pauses in filter(_affects_many_jobs, self.user_pauses):
                 yield _pauses_note(pauses, self.window.namespace)
         if self.undeclared:
             paused = number_of(self.undeclared.number, "paused job is", "paused jobs are")
@@ -234,7 +234,7 @@ def _freeze_note(freeze: FreezeFacts) -> str:
     return f"Frozen{by} since {format_moment(freeze.since)}{until}: {scope}. Reason: {reason}"
 
 
-def _is_for_many(pauses: UserPauses) -> bool:
+def _affects_many_jobs(pauses: UserPauses) -> bool:
     return bool(pauses.reason) and pauses.number >= MANY_PAUSES
 
 

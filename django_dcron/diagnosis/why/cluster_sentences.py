@@ -24,7 +24,7 @@ from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.facts import WorkerFacts
 from django_dcron.policies.health.workers import IDLE_QUEUE_AFTER
 from django_dcron.policies.lifecycle import State
-from django_dcron.runs.deliveries import redelivered_after
+from django_dcron.runs.deliveries import redelivery_delay
 
 
 def freeze_sentences(data: ExplanationData, freezes: Iterable[Freeze]) -> Iterator[Sentence]:
@@ -125,7 +125,7 @@ def _redelivery_sentences(
     """Say when a node sends a queued run again that a worker should have started by now."""
     if run.state != State.QUEUED or run.queued_at is None:
         return
-    at = run.queued_at + redelivered_after(run.deliveries)
+    at = run.queued_at + redelivery_delay(run.deliveries)
     if run.queued_at + IDLE_QUEUE_AFTER <= data.now < at:
         if busy := _busy_workers_sentence(data, workers):
             yield busy

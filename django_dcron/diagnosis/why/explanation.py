@@ -228,7 +228,7 @@ def run_outcome(
         at = data.format_time(newer.scheduled_at)
         sentences.append(Sentence("replaced_by_newer", text, run_at=at, run_id=str(newer.pk)))
     sentences += rerun_sentences(data, run)
-    causes = [each for each in _circumstances(data, run) if each not in stated]
+    causes = [each for each in _external_causes(data, run) if each not in stated]
     sentences = _with_causes(data, run.scheduled_at, sentences, causes)
     return ExplainedOccurrence(WhyVerdict(run.state), sentences, run)
 
@@ -254,7 +254,7 @@ def _with_causes(
     return [*sentences, *causes_of_claim[False]]
 
 
-def _circumstances(data: ExplanationData, run: Run) -> Iterable[Sentence]:
+def _external_causes(data: ExplanationData, run: Run) -> Iterable[Sentence]:
     """Explain which freezes, nodes or workers affect the run."""
     may_be_frozen = run.state in STARTABLE and run.trigger in AUTOMATIC
     if may_be_frozen and (freezes := data.freezes_in_force()):

@@ -108,8 +108,8 @@ class ExplanationData:
     def _nearby(self) -> Nearby:
         if self.timetable is None:
             return Nearby()
-        anchor = (self.cursor.next_at or self.cursor.previous_at) if self.cursor else None
-        return nearby(self.timetable, anchor, self.requested.start, self.requested.end)
+        phase = (self.cursor.next_at or self.cursor.previous_at) if self.cursor else None
+        return nearby(self.timetable, phase, self.requested.start, self.requested.end)
 
     @cached_property
     def changes(self) -> list[LoggedChange]:

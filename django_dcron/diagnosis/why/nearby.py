@@ -26,18 +26,18 @@ class Nearby:
     after: datetime | None = None
 
 
-def nearby(timetable: Timetable, anchor: datetime | None, start: datetime, end: datetime) -> Nearby:
+def nearby(timetable: Timetable, phase: datetime | None, start: datetime, end: datetime) -> Nearby:
     """Return the occurrences in the short period ``[start, end)``, and the nearest around it.
 
-    ``anchor`` is any occurrence of an ``@every`` schedule, from which the others are counted.
+    ``phase`` is any occurrence of an ``@every`` schedule, from which the others are counted.
     Without it, no occurrence of such a schedule is known. Other schedules ignore it.
     """
     schedule, starts_at, ends_at = timetable.schedule, timetable.starts_at, timetable.ends_at
-    if schedule.interval and anchor is None:
+    if schedule.interval and phase is None:
         return Nearby()
-    found = _between(schedule, anchor, start, end)
+    found = _between(schedule, phase, start, end)
     excluded = (
-        set(_between(without_exclusion(schedule), anchor, start, end)).difference(found)
+        set(_between(without_exclusion(schedule), phase, start, end)).difference(found)
         if schedule.calendar
         else ()
     )
@@ -48,11 +48,11 @@ def nearby(timetable: Timetable, anchor: datetime | None, start: datetime, end: 
         )
 
     before = _before(
-        schedule, anchor, start if ends_at is None else min(start, ends_at + MICROSECOND)
+        schedule, phase, start if ends_at is None else min(start, ends_at + MICROSECOND)
     )
     after = _next_occurrence(
         schedule,
-        anchor,
+        phase,
         end - MICROSECOND if starts_at is None else max(end - MICROSECOND, starts_at - MICROSECOND),
     )
     inside = tuple(filter(is_in_bounds, found))
@@ -82,25 +82,25 @@ def _moved_to(schedule: Schedule, occurrence: datetime) -> tuple[datetime, ...]:
 
 
 def _between(
-    schedule: Schedule, anchor: datetime | None, start: datetime, end: datetime
+    schedule: Schedule, phase: datetime | None, start: datetime, end: datetime
 ) -> list[datetime]:
     found = []
-    occurrence = _next_occurrence(schedule, anchor, start - MICROSECOND)
+    occurrence = _next_occurrence(schedule, phase, start - MICROSECOND)
     while occurrence is not None and occurrence < end:
         found.append(occurrence)
-        occurrence = _next_occurrence(schedule, anchor, occurrence)
+        occurrence = _next_occurrence(schedule, phase, occurrence)
     return found
 
 
 def _next_occurrence(
-    schedule: Schedule, anchor: datetime | None, instant: datetime
+    schedule: Schedule, phase: datetime | None, instant: datetime
 ) -> datetime | None:
-    if schedule.interval and anchor:
-        return anchor + ((instant - anchor) // schedule.interval + 1) * schedule.interval
+    if schedule.interval and phase:
+        return phase + ((instant - phase) // schedule.interval + 1) * schedule.interval
     return schedule.next_after(instant)
 
 
-def _before(schedule: Schedule, anchor: datetime | None, instant: datetime) -> datetime | None:
-    if schedule.interval and anchor:
-        return anchor + (instant - anchor - MICROSECOND) // schedule.interval * schedule.interval
+def _before(schedule: Schedule, phase: datetime | None, instant: datetime) -> datetime | None:
+    if schedule.interval and phase:
+        return phase + (instant - phase - MICROSECOND) // schedule.interval * schedule.interval
     return schedule.previous_before(instant)

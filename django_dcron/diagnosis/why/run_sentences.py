@@ -31,23 +31,27 @@ NAME_LAST_ATTEMPT = {State.SUCCEEDED, State.FAILED}
 FormatTime = Callable[[datetime], str]
 
 
-def run_sentences(run: Run, job: Job, now: datetime, at: FormatTime) -> Iterator[Sentence]:
-    """Yield sentences about a run of ``job`` whose state is valid; ``at`` formats a time."""
+def run_sentences(run: Run, job: Job, now: datetime, format_time: FormatTime) -> Iterator[Sentence]:
+    """Yield sentences about a run of ``job`` whose state is valid."""
     if run.trigger == Trigger.BACKFILL:
         text = _("A backfill created the run at %(claimed)s.")
-        yield Sentence("backfilled", text, claimed=at(run.claimed_at))
+        yield Sentence("backfilled", text, claimed=format_time(run.claimed_at))
     elif claimed_late(run):
-        yield late_claim_sentence(run, at)
+        yield late_claim_sentence(run, format_time)
     state = State(run.state)
-    yield _final_sentence(run, at) if run.is_final else _unfinished_sentence(run, job, now, at)
+    yield (
+        _final_sentence(run, format_time)
+        if run.is_final
+        else _unfinished_sentence(run, job, now, format_time)
+    )
     if state is State.MISSED or started_late(run):
-        yield from _sent_sentence(run, at)
+        yield from _sent_sentence(run, format_time)
     if job.limit_id is not None and started_late(run):
         text = _("The job has the limit “%(limit)s”. Its runs may wait for other runs.")
         yield Sentence("may_wait_for_limit", text, limit=job.limit_id)
     if state is State.RUNNING and run.cancel_requested_at:
         text = _("Cancellation was requested at %(asked)s.")
-        yield Sentence("cancel_requested", text, asked=at(run.cancel_requested_at))
+        yield Sentence("cancel_requested", text, asked=format_time(run.cancel_requested_at))
     elif timeout := _ignored_timeout(run, now):
         text = _(
             "Its code still runs after the timeout of %(timeout)s. No other attempt starts while "
@@ -79,7 +83,9 @@ def run_sentences(run: Run, job: Job, now: datetime, at: FormatTime) -> Iterator
             "%(since)s.",
             run.missed_before,
         )
-        yield Sentence("counts_missed", text, count=run.missed_before, since=at(run.missed_from))
+        yield Sentence(
+            "counts_missed", text, count=run.missed_before, since=format_time(run.missed_from)
+        )
 
 
 def _allowed_another_attempt(run: Run, job: Job) -> bool:
@@ -91,9 +97,9 @@ def _allowed_another_attempt(run: Run, job: Job) -> bool:
     return used is None or run.attempt < used["max_attempts"]
 
 
-def late_claim_sentence(run: Run, at: FormatTime) -> Sentence:
+def late_claim_sentence(run: Run, format_time: FormatTime) -> Sentence:
     text = _("No node claimed the occurrence before %(claimed)s.")
-    return Sentence("claimed_late", text, claimed=at(run.claimed_at))
+    return Sentence("claimed_late", text, claimed=format_time(run.claimed_at))
 
 
 def reason_sentence(reason: str) -> Sentence:
@@ -109,7 +115,7 @@ def started_late(run: Run) -> bool:
     return run.started_at is not None and run.started_at - startable_at > STARTED_LATE
 
 
-def _sent_sentence(run: Run, at: FormatTime) -> Iterator[Sentence]:
+def _sent_sentence(run: Run, format_time: FormatTime) -> Iterator[Sentence]:
     """Yield when a missed or late run was sent: whether it waited for a node or for a worker."""
     sent_at = run.sent_at
     if sent_at is None:
@@ -118,12 +124,12 @@ def _sent_sentence(run: Run, at: FormatTime) -> Iterator[Sentence]:
     if run.deliveries > 1:
         text = _("The run was last sent to a worker at %(sent)s, %(late)s after it was due.")
     late = format_duration(max(sent_at - run.due_at, timedelta()))
-    yield Sentence("sent", text, sent=at(sent_at), late=late)
+    yield Sentence("sent", text, sent=format_time(sent_at), late=late)
 
 
-def _final_sentence(run: Run, at: FormatTime) -> Sentence:
-    ended = at(run.finished_at) if run.finished_at else _("an unknown time")
-    started = at(run.started_at) if run.started_at else ""
+def _final_sentence(run: Run, format_time: FormatTime) -> Sentence:
+    ended = format_time(run.finished_at) if run.finished_at else _("an unknown time")
+    started = format_time(run.started_at) if run.started_at else ""
     match State(run.state):
         case State.SUCCEEDED if run.reason == NOT_EXECUTED:
             text = _(
@@ -203,15 +209,15 @@ def _final_sentence(run: Run, at: FormatTime) -> Sentence:
             return Sentence("missed", text, ended=ended)
 
 
-def _unfinished_sentence(run: Run, job: Job, now: datetime, at: FormatTime) -> Sentence:
-    due = at(run.due_at)
+def _unfinished_sentence(run: Run, job: Job, now: datetime, format_time: FormatTime) -> Sentence:
+    due = format_time(run.due_at)
     match State(run.state):
         case State.RUNNING if run.attempt > 1:
             text = _(
                 "Attempt %(attempt)d of the run is in progress. It started at %(started)s, "
                 "%(late)s after it was due."
             )
-            started = at(run.started_at) if run.started_at else ""
+            started = format_time(run.started_at) if run.started_at else ""
             return _last_attempt_sentence("retry_running", text, run, started)
         case State.RUNNING:
             text = _(
@@ -222,13 +228,15 @@ def _unfinished_sentence(run: Run, job: Job, now: datetime, at: FormatTime) -> S
                     "The run is in progress. It started at %(started)s, %(late)s after it was "
                     "released."
                 )
-            started = at(run.started_at) if run.started_at else ""
+            started = format_time(run.started_at) if run.started_at else ""
             return Sentence("running", text, started=started, late=_start_delay_text(run))
         case State.QUEUED:
             text = _("The run was sent to a worker at %(queued)s but hasn't started yet.")
             if run.deliveries > 1:
                 text = _("The run was sent to a worker again at %(queued)s but hasn't started yet.")
-            return Sentence("queued", text, queued=at(run.queued_at) if run.queued_at else "")
+            return Sentence(
+                "queued", text, queued=format_time(run.queued_at) if run.queued_at else ""
+            )
         case State.WAITING if run.limited:
             text = _("The run is waiting for the job's limit: %(reason)s.")
             return Sentence("waiting_for_limit", text, reason=run.reason)
@@ -246,14 +254,16 @@ def _unfinished_sentence(run: Run, job: Job, now: datetime, at: FormatTime) -> S
                 "The run was sent to a worker at %(queued)s, but no worker started it. It will be "
                 "sent again."
             )
-            return Sentence("not_started", text, queued=at(run.dispatched_at))
+            return Sentence("not_started", text, queued=format_time(run.dispatched_at))
         case _ if sent_at := run.sent_at:
             text = _(
                 "The run has been due since %(due)s (%(overdue)s ago). It was sent to a worker at "
                 "%(sent)s but didn't start. It will be sent again."
             )
             overdue = format_duration(now - run.due_at)
-            return Sentence("to_be_sent_again", text, sent=at(sent_at), due=due, overdue=overdue)
+            return Sentence(
+                "to_be_sent_again", text, sent=format_time(sent_at), due=due, overdue=overdue
+            )
         case _ if run.due_at <= now and run.attempt > 1:
             text = _(
                 "The previous attempt didn't succeed. Attempt %(attempt)d has been due since "

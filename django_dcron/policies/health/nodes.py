@@ -241,7 +241,7 @@ def configuration_issues(facts: SystemFacts) -> Iterator[Issue]:
         yield _clock_in_doubt(facts)
     if len(facts.shard_counts) > 1:
         counts = ", ".join(map(str, facts.shard_counts))
-        yield _about_nodes(
+        yield _node_warning(
             Problem.SHARDS_DIFFER,
             TranslatableText(
                 _("DCRON_SHARDS differs between processes (%(counts)s), so nodes duplicate work."),
@@ -250,7 +250,7 @@ def configuration_issues(facts: SystemFacts) -> Iterator[Issue]:
             TranslatableText(_("Set the same DCRON_SHARDS in all processes. No run starts twice.")),
         )
     if facts.namespaces_overlap:
-        yield _about_nodes(
+        yield _node_warning(
             Problem.NAMESPACES_OVERLAP,
             TranslatableText(
                 _("Some nodes serve all namespaces and others only one, so nodes duplicate work.")
@@ -260,7 +260,7 @@ def configuration_issues(facts: SystemFacts) -> Iterator[Issue]:
             ),
         )
     if len(facts.versions) > 1:
-        yield _about_nodes(
+        yield _node_warning(
             Problem.VERSIONS_DIFFER,
             TranslatableText(
                 _("The nodes run different versions of django-dcron: %(versions)s."),
@@ -288,7 +288,7 @@ def _without_broker(facts: SystemFacts) -> Issue:
         remedy = TranslatableText(
             _("Check that the broker is running and not full. Runs wait until it accepts messages.")
         )
-    issue = _about_nodes(
+    issue = _node_warning(
         Problem.BROKER_UNREACHABLE,
         _with_error(
             TranslatableText(
@@ -313,7 +313,7 @@ def _clock_in_doubt(facts: SystemFacts) -> Issue:
         template = _(
             "The database clock jumped back by %(step)s. Nodes still on the old time: %(nodes)s."
         )
-    return _about_nodes(
+    return _node_warning(
         Problem.CLOCK_IN_DOUBT,
         TranslatableText(
             template, step=age_text(abs(facts.clock_step)), nodes=facts.clock_doubted_by.listed
@@ -334,7 +334,7 @@ def _with_error(summary: TranslatableText, error: str) -> TranslatableText:
     )
 
 
-def _about_nodes(
+def _node_warning(
     problem: Problem,
     summary: TranslatableText,
     remedy: TranslatableText,

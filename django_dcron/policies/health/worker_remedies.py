@@ -31,15 +31,15 @@ def raise_capacity(facts: SystemFacts) -> TranslatableText:
     if not facts.busiest:
         return remedy
     jobs = ", ".join(f"{job} ({runs})" for job, runs in facts.busiest)
-    flood, most = facts.busiest[0]
-    if 2 * most > facts.running:
+    busiest, number = facts.busiest[0]
+    if 2 * number > facts.running:
         return TranslatableText(
             _(
                 "Running runs by job: %(jobs)s. Consider pausing the job with most of them "
                 "(manage.py dcron pause %(job)s). %(remedy)s"
             ),
             jobs=jobs,
-            job=shlex.quote(flood),
+            job=shlex.quote(busiest),
             remedy=remedy,
         )
     return TranslatableText(

@@ -54,13 +54,15 @@ def issues_of_queue(name: str, due_at: datetime, facts: SystemFacts) -> Iterator
     queue = QueueFacts(name, WaitingCount(1, due_at))
     if not consumers and not facts.running:  # a busy worker may not reply
         yield _queue_unserved(facts, [queue])
-    elif _is_explained(queue, facts):
+    elif _has_only_unsuitable_workers(queue, facts):
         yield from _unsuitable_workers(replace(facts, workers=consumers, queues=(queue,)))
 
 
 def _unstarted_runs(facts: SystemFacts) -> Iterator[Issue]:
     """Yield issues about runs that no worker has started within ``redeliver_after``."""
-    unexplained = [queue for queue in facts.queues if not _is_explained(queue, facts)]
+    unexplained = [
+        queue for queue in facts.queues if not _has_only_unsuitable_workers(queue, facts)
+    ]
     unserved = [queue for queue in unexplained if _is_unserved(queue, facts)]
     behind = [queue for queue in unexplained if queue not in unserved]
     if unserved and _no_worker_at_all(facts):
@@ -175,7 +177,7 @@ def _workers_named(workers: Sequence[WorkerFacts], facts: SystemFacts) -> NamedC
     )
 
 
-def _is_explained(queue: QueueFacts, facts: SystemFacts) -> bool:
+def _has_only_unsuitable_workers(queue: QueueFacts, facts: SystemFacts) -> bool:
     """Return whether the queue is consumed, but only by workers that can't execute the runs."""
     consumers = [worker for worker in facts.workers or () if queue.name in worker.queues]
     return bool(consumers) and not any(

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from django.utils.translation import gettext as _
 
+from django_dcron.exceptions import InvalidArguments, PermanentFailure, UnknownTarget
 from django_dcron.jobs.representation import Document
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import Outcome, State
-from django_dcron.policies.retry import find_refused_retry_note
+from django_dcron.policies.retry import exception_name, find_refused_retry_note
 
-PERMANENT = frozenset(
-    f"django_dcron.exceptions.{name}"
-    for name in ("PermanentFailure", "UnknownTarget", "InvalidArguments")
-)
+PERMANENT = frozenset(map(exception_name, (PermanentFailure, UnknownTarget, InvalidArguments)))
 """The names of the exceptions that the retry policy never retries."""
-PERMANENT_FAILURE = "django_dcron.exceptions.PermanentFailure"
+PERMANENT_FAILURE = exception_name(PermanentFailure)
 """The beginning of the line of a traceback that names this exception."""
 
 

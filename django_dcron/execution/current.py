@@ -209,7 +209,7 @@ class CurrentRun:
         self._progress = (
             _whole_number(done),
             None if total is None else _whole_number(total),
-            _note(note),
+            replace_unstorable(str(note)[:NOTE_LIMIT]),
         )
         if self.cancelled:
             raise RunCancelled
@@ -253,7 +253,3 @@ class CurrentRun:
 
 def _whole_number(number: float) -> int:
     return min(max(int(number), 0), MAX_PROGRESS)
-
-
-def _note(text: str) -> str:
-    return replace_unstorable(str(text)[:NOTE_LIMIT])

@@ -43,26 +43,9 @@ TEMPORARY_STATES = (
 TEXTS_NUMBERS = frozenset({1118, 1153, 1300, 1301, 1366, 1406, 3988})
 """Errors of MariaDB: row too large, packet too large, invalid characters, data too long."""
 TEMPORARY_NUMBERS = frozenset(
-    {
-        1020,
-        1021,
-        1026,
-        1030,
-        1036,
-        1040,
-        1044,
-        1045,
-        1053,
-        1054,
-        1114,
-        1142,
-        1146,
-        1158,
-        1159,
-        1160,
-        1161,
-    }
-    | {1180, 1203, 1205, 1213, 1226, 1290, 1317, 1792, 1836, 1927, 1969, 3024}
+    {1020, 1021, 1026, 1030, 1036, 1040, 1044, 1045, 1053, 1054, 1114, 1142, 1146}
+    | {1158, 1159, 1160, 1161, 1180, 1203, 1205, 1213, 1226, 1290, 1317, 1792, 1836}
+    | {1927, 1969, 3024}
 )
 """Contention, disk or table full, storage engine, read-only, too many connections, no access,
 shutdown, no such column or table, network, killed, timeout."""

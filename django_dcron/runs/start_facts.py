@@ -73,8 +73,15 @@ class RunAsRead(NamedTuple):
 _RUN = [field.attname for field in Run._meta.concrete_fields]
 
 _NOT_READ = {
-    *("description", "declared", "import_source", "import_key", "imported"),
-    *("pause_reason", "paused_until", "created_at", "updated_at"),
+    "description",
+    "declared",
+    "import_source",
+    "import_key",
+    "imported",
+    "pause_reason",
+    "paused_until",
+    "created_at",
+    "updated_at",
 }
 """Columns of the job that aren't needed to execute a run. Django loads them if they are accessed.
 

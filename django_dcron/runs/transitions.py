@@ -62,9 +62,16 @@ def start_columns(slot: Any) -> dict[str, Any]:
     return {"state": State.RUNNING, "reason": "", "slot": slot, "slot_number": 0, **times}
 
 
-_OF_ATTEMPT = (
-    *("run_id", "number", "token", "worker", "definition_id", "release"),
-    *("due_at", "queued_at", "started_at"),
+_ATTEMPT_COLUMNS = (
+    "run_id",
+    "number",
+    "token",
+    "worker",
+    "definition_id",
+    "release",
+    "due_at",
+    "queued_at",
+    "started_at",
 )
 _START = ChangeSequence(
     Update(
@@ -76,7 +83,7 @@ _START = ChangeSequence(
     ),
     Insert(
         Attempt,
-        lambda: Attempt(**{name: Placeholder(Attempt, name) for name in _OF_ATTEMPT}),
+        lambda: Attempt(**{name: Placeholder(Attempt, name) for name in _ATTEMPT_COLUMNS}),
     ),
     lock_timeout=LOCK_TIMEOUT,
 )

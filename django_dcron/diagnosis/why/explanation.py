@@ -244,14 +244,14 @@ def _with_causes(
     if late is None:
         return [*sentences, *causes]
     delaying = [next(freeze_sentences(data, [each])) for each in data.delaying_freezes(occurrence)]
-    causes_of_claim: dict[bool, list[Sentence]] = {True: [], False: []}
+    causes_of_claim: list[Sentence] = []
+    other_causes: list[Sentence] = []
     explains_claim = False
     for cause in causes:
         if cause.code not in DETAILS_OF_FREEZE:
             explains_claim = cause in delaying
-        causes_of_claim[explains_claim].append(cause)
-    sentences[late:late] = causes_of_claim[True]
-    return [*sentences, *causes_of_claim[False]]
+        (causes_of_claim if explains_claim else other_causes).append(cause)
+    return [*sentences[:late], *causes_of_claim, *sentences[late:], *other_causes]
 
 
 def _external_causes(data: ExplanationData, run: Run) -> Iterable[Sentence]:

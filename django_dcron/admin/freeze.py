@@ -45,7 +45,7 @@ from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.bounded_count import count_up_to
-from django_dcron.diagnosis.freezes import visible_freezes
+from django_dcron.diagnosis.visible_rows import visible_freezes
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.action_texts import unfrozen_text
 from django_dcron.jobs.freezing import freeze_in_force, require_extension

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.db.models import Model, Q
 
-from django_dcron.diagnosis.freezes import visible_freezes
 from django_dcron.diagnosis.scope import Scope
+from django_dcron.diagnosis.visible_rows import visible_freezes
 from django_dcron.jobs.representation import to_json
 from django_dcron.models import AuditEntry, AuditKind, Calendar, Job, Limit, Run
 from django_dcron.models.audit_entry import AuditEntryQuerySet

@@ -33,7 +33,7 @@ from django_dcron.admin.lists.filters import NamespaceFilter, filter_by_jobs
 from django_dcron.admin.object_action import ActionResult, Button, ObjectAction
 from django_dcron.admin.visibility import admin_scope, is_hidden
 from django_dcron.db import clock
-from django_dcron.diagnosis.incidents import visible_incidents
+from django_dcron.diagnosis.visible_rows import visible_incidents
 from django_dcron.models import Incident, Job, Run
 from django_dcron.policies.incidents import STATES_BEFORE, IncidentState
 from django_dcron.utils.bounded_text import with_ellipsis

@@ -22,7 +22,7 @@ from django_dcron.contrib.rest.viewsets import (
     row_or_404,
 )
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.freezes import visible_freezes
+from django_dcron.diagnosis.visible_rows import visible_freezes
 from django_dcron.jobs.freezing import unknown_namespace
 from django_dcron.jobs.pausing import LONGEST_STORED_REASON
 from django_dcron.models import Freeze, Job

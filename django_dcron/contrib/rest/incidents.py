@@ -33,7 +33,7 @@ from django_dcron.contrib.rest.viewsets import (
     row_or_404,
 )
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.incidents import visible_incidents
+from django_dcron.diagnosis.visible_rows import visible_incidents
 from django_dcron.jobs.incidents import LONGEST_NOTE
 from django_dcron.models import Incident, Run
 from django_dcron.policies.incidents import IncidentState

@@ -19,7 +19,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from datetime import datetime
 from functools import lru_cache
 from inspect import iscoroutine
 from typing import Any, NamedTuple
@@ -59,7 +58,7 @@ from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome
 from django_dcron.runs import deliveries, transitions
 from django_dcron.runs.completion import Ending
-from django_dcron.runs.start import NotDueYet, start_attempt
+from django_dcron.runs.start import NotDueYet, Started, start_attempt
 from django_dcron.utils.bounded_text import truncate_middle
 from django_dcron.utils.sync_points import reach_sync_point
 
@@ -103,19 +102,20 @@ def execute(
     heartbeats = heartbeats or process_heartbeats()
     extra_rounds = heartbeats.extra_rounds
     extra = {"event": "dropped", "run": str(run_id), "attempt": attempt, "worker": worker}
-    started = retry_until_available(
+    timed_start = retry_until_available(
         lambda: _start_unless_locked(run_id, attempt, token, worker, heartbeats),
         f"start run {run_id}",
         using,
         give_up_after=START_TIMEOUT,
     )
-    if started is None:
+    if timed_start is None:
         logger.debug("delivery dropped: run=%s attempt=%d", run_id, attempt, extra=extra)
         return None
     reach_sync_point("start.done")
+    started = timed_start.started
     if definition_id(started.run.job) != started.definition:
         _record_definition(started, using)
-    last_sent_at = _confirm_not_lost(started, attempt, using)
+    last_sent_at = _confirm_not_lost(timed_start, attempt, using)
     if last_sent_at is None:
         text = (
             "delivery dropped: run=%s attempt=%d reason=the attempt was declared lost while this "
@@ -164,18 +164,13 @@ def _execute_started(run: CurrentRun, kept_alive: AbstractContextManager[None]) 
     return ending.outcome
 
 
-class _Started(NamedTuple):
-    run: Run
-    at: datetime
-    """By the database's clock."""
-    fence: int
-    definition: UUID | None
-    """The definition that the attempt's row references."""
+class _TimedStart(NamedTuple):
+    started: Started
     queried_at: float
     """When the start was requested, on the monotonic clock. The row's heartbeat isn't older."""
 
 
-def _record_definition(started: _Started, using: str) -> None:
+def _record_definition(started: Started, using: str) -> None:
     """Let the attempt's row reference the job's current definition.
 
     If the database refuses to store the definition, the attempt runs without a reference.
@@ -201,7 +196,7 @@ def _record_definition(started: _Started, using: str) -> None:
         )
 
 
-def _confirm_not_lost(started: _Started, attempt: int, using: str) -> float | None:
+def _confirm_not_lost(timed_start: _TimedStart, attempt: int, using: str) -> float | None:
     """Renew the attempt's heartbeat if this process may have been suspended since the start.
 
     If more than ``DCRON_RUN_LEASE`` has passed since the start, another attempt may run already.
@@ -209,9 +204,9 @@ def _confirm_not_lost(started: _Started, attempt: int, using: str) -> float | No
     the attempt was declared lost.
     """
     queried_at = time.monotonic()
-    if queried_at - started.queried_at < settings.RUN_LEASE.total_seconds():
-        return started.queried_at
-    run = started.run
+    if queried_at - timed_start.queried_at < settings.RUN_LEASE.total_seconds():
+        return timed_start.queried_at
+    run = timed_start.started.run
     if retry_until_available(
         lambda: transitions.renew_heartbeat(run.pk, attempt), f"renew heartbeat of {run.pk}", using
     ):
@@ -221,7 +216,7 @@ def _confirm_not_lost(started: _Started, attempt: int, using: str) -> float | No
 
 def _start_unless_locked(
     run_id: UUID, attempt: int, token: UUID, worker: str, heartbeats: Heartbeats
-) -> _Started | None:
+) -> _TimedStart | None:
     """Start the attempt, unless another session has locked its rows.
 
     In that case, ``heartbeats`` returns the run to the nodes once its rows are unlocked. Meanwhile,
@@ -240,14 +235,14 @@ def _start_unless_locked(
     return None
 
 
-def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> _Started | None:
+def _start_when_due(run_id: UUID, attempt: int, token: UUID, worker: str) -> _TimedStart | None:
     """Start the attempt, and wait if it is early: a node's clock may be ahead of the database's."""
     ahead = 0.0
     while True:
         queried_at = time.monotonic()
         try:
             started = start_attempt(run_id, attempt, token=token, worker=worker, punctual=True)
-            return started and _Started(*started, queried_at)
+            return started and _TimedStart(started, queried_at)
         except NotDueYet as early:
             ahead = early.ahead.total_seconds()
         except UnknownRun:

@@ -163,11 +163,10 @@ def explain_local(
 ) -> Answer:
     """Explain a local time, given in the job's and in the site's time zone.
 
-    The answer is about the time in the job's zone if the job has a run or a due occurrence then.
-    Otherwise, it is about the time in the site's zone if the job has a run or a due occurrence
-    then. A future occurrence in the site's zone counts only if the schedule doesn't match the time
-    in the job's zone. A user may have copied the time from a list, which shows the site's zone.
-    Raises ``ValueError`` like ``explain``.
+    A user may have copied the time from a list, which shows the site's zone. The answer is about
+    the time in the job's zone, unless the job has a run or a due occurrence only at the time in the
+    site's zone. A future occurrence in the site's zone counts only if the schedule doesn't match
+    the time in the job's zone. Raises ``ValueError`` like ``explain``.
     """
     answer = explain(job, in_job_zone, show_nodes=show_nodes, scope=scope)
     has_run = answer.run is not None or answer.other_runs

@@ -228,8 +228,8 @@ class SystemFacts:
     has_outcome: bool = False
     """Whether a run of one of the jobs has succeeded or failed."""
     ran_lately: int = 0
-    """Enabled jobs with a recently ended run, if their last run succeeded or they have consecutive
-    failures.
+    """Enabled jobs whose last run ended recently. Counts only jobs whose last run succeeded or that
+    have consecutive failures.
     """
     failed_lately: NamedCount = NamedCount()
     """Those of these jobs that have consecutive failures."""

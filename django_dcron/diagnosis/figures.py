@@ -27,7 +27,14 @@ from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.bounded_count import MAX_COUNTED
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
-from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
+from django_dcron.diagnosis.summaries import (
+    Summary,
+    SummaryQuery,
+    count,
+    count_distinct,
+    summarize,
+    total,
+)
 from django_dcron.models import Attempt, Cursor, Run
 from django_dcron.models.freeze import job_is_frozen
 from django_dcron.models.job_states import IS_FINISHED, IS_PAUSED, IS_QUARANTINED
@@ -35,6 +42,7 @@ from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.targets.shadow import NOT_EXECUTED
 
 SAMPLE = 1_000
+MISSED_BEFORE = "missed_before"
 ATTEMPTS_READ_LIMIT = 20_000
 """The number of latest attempts that a narrowed scope searches."""
 DAY = timedelta(days=1)
@@ -196,11 +204,11 @@ def _job_figures(found: Sequence[Summary]) -> JobFigures:
     jobs, coming, claimed = found
     return JobFigures(
         total=jobs.number,
-        paused=jobs.counted,
-        finished=jobs.distinct,
-        quarantined=jobs.total,
-        due_soon=LimitedCount.up_to_limit(coming.number + claimed.distinct),
-        held_back=min(coming.counted + claimed.also_distinct, MAX_COUNTED),
+        paused=jobs.numbers["paused"],
+        finished=jobs.numbers["finished"],
+        quarantined=jobs.numbers["quarantined"],
+        due_soon=LimitedCount.up_to_limit(coming.number + claimed.numbers["jobs"]),
+        held_back=min(coming.numbers["frozen"] + claimed.numbers["frozen_jobs"], MAX_COUNTED),
         next_at=min(filter(None, (coming.first, claimed.first)), default=None),
     )
 
@@ -220,24 +228,35 @@ def _job_rows(now: datetime, scope: Scope) -> tuple[SummaryQuery, ...]:
     all_cursors = Cursor.objects.using(alias_for(Cursor))
     frozen = Exists(all_cursors.filter(job_is_frozen("pk", "namespace"), pk=OuterRef("job_id")))
     occurrence = Q(attempt=1, trigger=Trigger.SCHEDULE)
+    not_counted = occurrence & Q(counted=False)
     return (
         SummaryQuery(
             jobs,
-            counted=Case(When(IS_PAUSED, then=F("pk"))),
-            total=Case(When(IS_QUARANTINED, then=1), default=0),
-            distinct=Case(When(IS_FINISHED, then=F("pk"))),
+            numbers={
+                "paused": count(Case(When(IS_PAUSED, then=F("pk")))),
+                "finished": count(Case(When(IS_FINISHED, then=F("pk")))),
+                "quarantined": count(Case(When(IS_QUARANTINED, then=F("pk")))),
+            },
         ),
         SummaryQuery(
             cursors.order_by("next_at"),
             MAX_COUNTED + 1,
-            counted=Case(When(job_is_frozen("pk", "namespace", "next_at"), then=F("pk"))),
+            numbers={
+                "frozen": count(
+                    Case(When(job_is_frozen("pk", "namespace", "next_at"), then=F("pk")))
+                )
+            },
             first="next_at",
         ),
         SummaryQuery(
             pending.annotate(counted=counted, frozen=frozen),
             MAX_COUNTED + 1,
-            distinct=Case(When(occurrence & Q(counted=False), then=F("job_id"))),
-            also_distinct=Case(When(occurrence & Q(counted=False, frozen=True), then=F("job_id"))),
+            numbers={
+                "jobs": count_distinct(Case(When(not_counted, then=F("job_id")))),
+                "frozen_jobs": count_distinct(
+                    Case(When(not_counted & Q(frozen=True), then=F("job_id")))
+                ),
+            },
             first=Case(When(occurrence, then=F("due_at"))),
         ),
     )
@@ -274,9 +293,9 @@ def _run_figures(found: Sequence[Summary], now: datetime, scope: Scope) -> RunFi
         failed=failed,
         skipped=skipped,
         missed=LimitedCount.up_to_limit(missed.number),
-        missed_before=before.total,
+        missed_before=before.numbers[MISSED_BEFORE],
         unstarted=unstarted.number,
-        missed_before_unstarted=unstarted.total,
+        missed_before_unstarted=unstarted.numbers[MISSED_BEFORE],
         starts=_starts(window_start(now), scope),
     )
 
@@ -288,18 +307,17 @@ def count_missed_occurrences(runs: QuerySet[Run], since: datetime) -> int:
     counts it. The number is a lower bound if more than ``MAX_COUNTED`` runs are involved.
     """
     missed, before, unstarted = summarize(*_missed_rows(runs.filter(due_at__gte=since)))
-    return missed.number + before.total + unstarted.total
+    return missed.number + before.numbers[MISSED_BEFORE] + unstarted.numbers[MISSED_BEFORE]
 
 
 def _missed_rows(late: QuerySet[Run]) -> tuple[SummaryQuery, SummaryQuery, SummaryQuery]:
     """Return the missed runs, the latest of them, and the runs that haven't started."""
     missed = late.filter(state=State.MISSED)
+    counted_by_runs = {MISSED_BEFORE: total(MISSED_BEFORE)}
     return (
         SummaryQuery(missed.order_by(), MAX_COUNTED + 1),
-        SummaryQuery(missed.order_by("-due_at"), SAMPLE, total="missed_before"),
-        SummaryQuery(
-            late.filter(state__in=UNSTARTED).order_by(), MAX_COUNTED + 1, total="missed_before"
-        ),
+        SummaryQuery(missed.order_by("-due_at"), SAMPLE, counted_by_runs),
+        SummaryQuery(late.filter(state__in=UNSTARTED).order_by(), MAX_COUNTED + 1, counted_by_runs),
     )
 
 

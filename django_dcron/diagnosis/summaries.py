@@ -4,14 +4,14 @@ Invariants:
 
 - Each set is read once, as a derived table with its own limit and index.
 - One statement is sent to each database; with one database, there is one round trip.
-- A set without rows yields zero, and None as its first time.
+- A set without rows yields zeros, and None as its first time.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -21,49 +21,60 @@ from django.db.models import DateTimeField, F, QuerySet, Value
 
 _TIME = Value(None, output_field=DateTimeField())
 """Selects the converters of a datetime that raw SQL returns."""
+_ROWS = "rows"
+_FIRST = "first"
+"""The columns of the number of rows and of the earliest time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """An SQL function of all rows of a set."""
+
+    sql: str
+    """The function, with ``{}`` in place of the column."""
+    of: Any
+    """The name of a column, or an expression."""
+
+
+def count(of: Any) -> Aggregate:
+    """Count the rows in which ``of`` isn't null."""
+    return Aggregate("COUNT({})", of)
+
+
+def count_distinct(of: Any) -> Aggregate:
+    """Count the distinct values, without null."""
+    return Aggregate("COUNT(DISTINCT {})", of)
+
+
+def total(of: Any) -> Aggregate:
+    """Add up the values."""
+    return Aggregate("COALESCE(SUM({}), 0)", of)
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryQuery:
-    """A queryset to summarize.
-
-    ``counted``, ``distinct``, ``also_distinct``, ``total`` and ``first`` are names of columns, or
-    expressions. Those that are None aren't computed.
-    """
+    """A queryset to summarize."""
 
     rows: QuerySet[Any]
     limit: int | None = None
     """The maximum number of rows to read."""
-    counted: Any = None
-    """Count the rows in which this isn't null."""
-    distinct: Any = None
-    """Count the distinct values, without null."""
-    also_distinct: Any = None
-    """Count the distinct values of a second column."""
-    total: Any = None
-    """Add up the values."""
+    numbers: Mapping[str, Aggregate] = field(default_factory=dict)
+    """The numbers to compute besides the number of rows, by name."""
     first: Any = None
-    """Find the earliest time."""
+    """The name of a column, or an expression, whose earliest time to find."""
+
+    @property
+    def aggregates(self) -> dict[str, Aggregate]:
+        first = {} if self.first is None else {_FIRST: Aggregate("MIN({})", self.first)}
+        return {**self.numbers, **first}
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     number: int = 0
     """The number of rows, at most the limit."""
-    counted: int = 0
-    distinct: int = 0
-    also_distinct: int = 0
-    total: int = 0
+    numbers: Mapping[str, int] = field(default_factory=dict)
     first: datetime | None = None
-
-
-_FUNCTIONS = {
-    "counted": "COUNT({})",
-    "distinct": "COUNT(DISTINCT {})",
-    "also_distinct": "COUNT(DISTINCT {})",
-    "total": "COALESCE(SUM({}), 0)",
-    "first": "MIN({})",
-}
 
 
 def summarize(*sets: SummaryQuery) -> list[Summary]:
@@ -71,7 +82,7 @@ def summarize(*sets: SummaryQuery) -> list[Summary]:
     by_database: defaultdict[str, list[int]] = defaultdict(list)
     for index, each in enumerate(sets):
         by_database[each.rows.db].append(index)
-    found = [Summary()] * len(sets)
+    found = [Summary(numbers=dict.fromkeys(each.numbers, 0)) for each in sets]
     for using, indexes in by_database.items():
         summaries = _read(using, [sets[index] for index in indexes])
         for index, summary in zip(indexes, summaries, strict=True):
@@ -84,20 +95,23 @@ def _read(using: str, sets: Sequence[SummaryQuery]) -> Iterator[Summary]:
     selected, tables, values = [], [], []
     quote = connections[using].ops.quote_name
     for index, each in enumerate(sets):
-        names = [name for name in _FUNCTIONS if getattr(each, name) is not None]
         try:
-            sql, params = _compiled(each, names, using)
+            sql, params = _compiled(each, using)
         except EmptyResultSet:
             continue
-        functions = [_FUNCTIONS[name].format(quote(f"dcron_{name}")) for name in names]
-        pairs = zip(["number", *names], ["COUNT(*)", *functions], strict=True)
-        outer = ", ".join(f"{function} AS {quote(f's{index}_{name}')}" for name, function in pairs)
+        functions = {_ROWS: "COUNT(*)"} | {
+            name: aggregate.sql.format(quote(f"dcron_{name}"))
+            for name, aggregate in each.aggregates.items()
+        }
+        outer = ", ".join(
+            f"{function} AS {quote(f's{index}_{name}')}" for name, function in functions.items()
+        )
         table = f"(SELECT {outer} FROM ({sql}) {quote(f'r{index}')})"  # noqa: S608  # nosec B608
         tables.append(f"{table} {quote(f't{index}')}")
-        selected += [quote(f"s{index}_{name}") for name in ("number", *names)]
-        columns += [(index, name) for name in ("number", *names)]
+        selected += [quote(f"s{index}_{name}") for name in functions]
+        columns += [(index, name) for name in functions]
         values += params
-    found: list[dict[str, Any]] = [{} for _ in sets]
+    found: list[dict[str, Any]] = [{_ROWS: 0, **dict.fromkeys(each.numbers, 0)} for each in sets]
     if tables:
         with connections[using].cursor() as cursor:
             # The names and the compiled querysets contain no values.
@@ -105,17 +119,20 @@ def _read(using: str, sets: Sequence[SummaryQuery]) -> Iterator[Summary]:
             cursor.execute(sql, values)
             row = cursor.fetchone()
         for (index, name), value in zip(columns, row, strict=True):
-            found[index][name] = _time(value, using) if name == "first" else int(value)
-    return (Summary(**each) for each in found)
+            found[index][name] = _time(value, using) if name == _FIRST else int(value)
+    return (
+        Summary(values.pop(_ROWS), first=values.pop(_FIRST, None), numbers=values)
+        for values in found
+    )
 
 
-def _compiled(each: SummaryQuery, names: Sequence[str], using: str) -> tuple[str, list[Any]]:
-    """Return the SQL of the rows with one column for each of ``names``."""
-    expressions = {
-        f"dcron_{name}": F(of) if isinstance(of := getattr(each, name), str) else of
-        for name in names
+def _compiled(each: SummaryQuery, using: str) -> tuple[str, list[Any]]:
+    """Return the SQL of the rows with one column for each of their aggregates."""
+    expressions: dict[str, Any] = {
+        f"dcron_{name}": F(of) if isinstance(of := aggregate.of, str) else of
+        for name, aggregate in each.aggregates.items()
     }
-    expressions = expressions or {"dcron_number": Value(1)}
+    expressions = expressions or {f"dcron_{_ROWS}": Value(1)}
     rows = each.rows.annotate(**expressions).values(*expressions)
     sql, params = rows[: each.limit].query.get_compiler(using).as_sql()
     return sql, list(params)

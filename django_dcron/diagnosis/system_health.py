@@ -38,7 +38,7 @@ from django_dcron.diagnosis.overdue import (
 from django_dcron.diagnosis.paused_by_users import find_user_pauses
 from django_dcron.diagnosis.read_only import refuses_writes
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
+from django_dcron.diagnosis.summaries import Summary, SummaryQuery, count, summarize
 from django_dcron.diagnosis.worker_facts import worker_facts
 from django_dcron.diagnosis.workload import latest_worker_replies
 from django_dcron.dispatch.queues import queue_name
@@ -295,13 +295,15 @@ def _rows_to_summarize(
 ) -> dict[str, SummaryQuery]:
     """Return the rows that one statement counts; ``working`` are the live nodes that tick."""
     attempts = Attempt.objects.using(alias_for(Attempt)).order_by("-pk")
-    on_agendas = Case(When(node__in=working, then=F("pk"))) if working else None
+    on_agendas = count(Case(When(node__in=working, then=F("pk"))))
     overdue = overdue_runs(runs, now).order_by("due_at")
     # A run that waited for a slot is queued later than it was due. A repeated delivery also changes
     # ``queued_at``, although no worker has started the run since the first one.
     queued_since = Case(When(deliveries__gt=1, then=F("due_at")), default=F("queued_at"))
     return {
-        "overdue_runs": SummaryQuery(overdue, MAX_COUNTED + 1, on_agendas, first="due_at"),
+        "overdue_runs": SummaryQuery(
+            overdue, MAX_COUNTED + 1, {"on_agendas": on_agendas}, first="due_at"
+        ),
         "overdue_cursors": SummaryQuery(
             overdue_cursors(cursors, now).order_by("next_at"), MAX_COUNTED + 1, first="next_at"
         ),
@@ -321,5 +323,5 @@ def _due(summaries: Mapping[str, Summary]) -> dict[str, Any]:
     return {
         "overdue_cursors": WaitingCount(cursors.number, cursors.first),
         "overdue_runs": WaitingCount(overdue.number, overdue.first),
-        "on_agendas": overdue.counted,
+        "on_agendas": overdue.numbers["on_agendas"],
     }

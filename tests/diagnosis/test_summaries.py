@@ -7,7 +7,14 @@ from django.db.models import Case, F, Q, When
 from pytest_django import DjangoAssertNumQueries
 
 from django_dcron.db.now import database_now
-from django_dcron.diagnosis.summaries import Summary, SummaryQuery, summarize
+from django_dcron.diagnosis.summaries import (
+    Summary,
+    SummaryQuery,
+    count,
+    count_distinct,
+    summarize,
+    total,
+)
 from django_dcron.models import Job, Run
 from tests.factories import make_idle_job, make_run
 
@@ -27,18 +34,25 @@ def test_one_statement_summarizes_sets_with_their_own_limits(
 
     with django_assert_num_queries(1):
         found = summarize(
-            SummaryQuery(runs, 4, distinct="job_id", total="missed_before", first="due_at"),
-            SummaryQuery(runs, counted=Case(When(Q(missed_before=2), then=F("pk")))),
-            SummaryQuery(runs.filter(state="failed"), 10, total="missed_before", first="due_at"),
-            SummaryQuery(Job.objects.none(), first="starts_at"),
+            SummaryQuery(
+                runs,
+                4,
+                {"jobs": count_distinct("job_id"), "missed": total("missed_before")},
+                first="due_at",
+            ),
+            SummaryQuery(
+                runs, numbers={"late": count(Case(When(Q(missed_before=2), then=F("pk"))))}
+            ),
+            SummaryQuery(runs.filter(state="failed"), 10, {"missed": total("missed_before")}),
+            SummaryQuery(Job.objects.none(), numbers={"jobs": count("pk")}, first="starts_at"),
             SummaryQuery(Job.objects.order_by()),
         )
 
     assert found == [
-        Summary(number=4, distinct=2, total=2, first=now + timedelta(microseconds=7)),
-        Summary(number=6, counted=2),
-        Summary(),
-        Summary(),
+        Summary(4, {"jobs": 2, "missed": 2}, first=now + timedelta(microseconds=7)),
+        Summary(6, {"late": 2}),
+        Summary(0, {"missed": 0}),
+        Summary(0, {"jobs": 0}),
         Summary(number=2),
     ]
 

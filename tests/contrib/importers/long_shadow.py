@@ -1,6 +1,6 @@
 """Import django-celery-beat jobs as shadows while beat runs, and compare both schedulers.
 
-docs/how-to/migrate.md quotes the results.
+docs/contributing/imports.md quotes the results.
 
     python -m tests.contrib.importers.long_shadow --tasks 1000 --minutes 10
 

@@ -1,7 +1,7 @@
 """Import the schedules of public projects, and count what is exact.
 
 The next ``COUNT`` occurrences of each job are compared with those that the source's own library
-computes. docs/how-to/migrate.md documents the counts.
+computes. docs/contributing/imports.md documents the counts.
 """
 
 import json
@@ -39,14 +39,16 @@ from tests.contrib.importers.certification import (
     entries_of,
 )
 from tests.contrib.importers.conftest import Install
-from tests.contrib.importers.test_clock_changes import PAGE
+from tests.contrib.importers.test_public import IMPORTS_PAGE
 
 pytestmark = pytest.mark.django_db
 
 COUNT = 50
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 FAR = NOW.replace(year=2190)
-SECTION = PAGE[PAGE.index("### Whole projects") : PAGE.index("### Distinct schedules")]
+SECTION = IMPORTS_PAGE[
+    IMPORTS_PAGE.index("## Whole projects") : IMPORTS_PAGE.index("## Distinct schedules")
+]
 
 
 @pytest.fixture(scope="module", autouse=True)

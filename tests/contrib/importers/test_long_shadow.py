@@ -1,6 +1,6 @@
 """Run a short version of the comparison beside a running beat.
 
-It lasts one minute and has 80 rows. docs/how-to/migrate.md describes a run of ten minutes
+It lasts one minute and has 80 rows. docs/contributing/imports.md describes a run of ten minutes
 with 1,000 rows.
 """
 

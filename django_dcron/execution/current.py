@@ -31,7 +31,7 @@ _current: ContextVar[CurrentRun | None] = ContextVar("dcron_current_run", defaul
 
 
 def current_run() -> CurrentRun:
-    """Return the run that the calling code executes for.
+    """Return the run to which the calling code belongs.
 
     Outside of a run, and in threads that the job starts, ``is_active`` is false. The job's code can
     therefore also be called directly, in a test or with ``.delay()``. The returned run then has no
@@ -43,7 +43,7 @@ def current_run() -> CurrentRun:
 
 
 def active_run() -> CurrentRun | None:
-    """Return the run that the calling code executes for, or None outside of a run."""
+    """Return the run to which the calling code belongs, or None outside of a run."""
     return _current.get()
 
 

@@ -83,7 +83,7 @@ def delete_job(job: Job, *, expected_version: int | None = None, erase: bool = F
     The finished runs stay until their retention ends. With ``erase``, all runs are deleted at once.
 
     ``expected_version`` is the version of the job as it was read; by default, any version is
-    deleted. Raises ``Conflict``.
+    deleted. Raises ``Conflict`` if the job has another version or has been deleted.
     """
     require_row(job, Job)
     using = alias_for(Job)

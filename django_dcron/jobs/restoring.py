@@ -100,11 +100,12 @@ def require_not_undone(entry: AuditEntry) -> None:
 
 
 def restore(entry: AuditEntry, *, check: Callable[[Job], object] = lambda job: None) -> Job:
-    """Create a deleted job again, with the values that it had. ``entry``: that of its deletion.
+    """Create a deleted job again from ``entry``, the audit entry of its deletion.
 
-    The job is enabled or paused as it was. If its pause has ended meanwhile, it is enabled. If
-    other jobs of its source wait for the handover, the job waits, too. Its history stays with the
-    deleted job, and jobs that followed the deleted job don't follow the new one.
+    The job gets its values back, and is enabled or paused as it was. If its pause has ended
+    meanwhile, it is enabled. If other jobs of its source wait for the handover, the job waits, too.
+    Its history stays with the deleted job, and jobs that followed the deleted job don't follow the
+    new one.
 
     Raises ``NotPossible`` if the entry isn't the deletion of a job, if the deletion was already
     undone, if an import has created the job again, or if a value isn't stored anymore. A value

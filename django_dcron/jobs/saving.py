@@ -81,7 +81,7 @@ def save_many(
     jobs are saved, each batch in a transaction, and the errors are returned by the positions of
     their jobs.
 
-    ``expected_versions``: for each job, the ``expected_version`` of ``save``. ``on_progress`` is
+    ``expected_versions`` has the ``expected_version`` of ``save`` for each job. ``on_progress`` is
     called after each batch with the number of jobs that are done.
     """
     jobs = require_rows(jobs, Job)

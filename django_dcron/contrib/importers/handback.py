@@ -41,7 +41,7 @@ from django_dcron.jobs.locking import lock_cursors
 from django_dcron.jobs.pausing import SWITCHED_AT_ONCE
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.job_states import HANDED_BACK
-from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
+from django_dcron.policies.job_labels import DEFAULT_NAMESPACE, JobKey
 from django_dcron.policies.lifecycle import State, Trigger, states_before
 from django_dcron.runs import endings
 from django_dcron.schedules.schedule import Schedule, parse_schedule
@@ -96,27 +96,34 @@ class HandbackPlan:
     """The jobs to hand back, including those that were already handed back."""
     paused_here: list[Job]
     """The jobs that are paused here but enabled in the source."""
+    deleted_here: list[JobKey]
+    """The entries that are enabled in the source, and whose jobs were deleted here."""
 
 
 def plan_handback(source: str) -> HandbackPlan:
     """Plan the handback of all jobs of the source. Raises ``SourceProblem``."""
     entries = HANDBACK_SOURCES[source].read(database_now(alias_for(Job))).entries
-    matches = [each for each in match_entries(entries, DEFAULT_NAMESPACE, source) if each.job]
+    matches = match_entries(entries, DEFAULT_NAMESPACE, source)
     entries_by_job = {matched.job.pk: matched.entry for matched in matches if matched.job}
+    runs_there = [
+        matched for matched in matches if matched.entry.is_enabled and not matched.entry.omitted
+    ]
     paused_here = [
         matched.job
-        for matched in matches
-        if matched.job
-        and not (matched.job.enabled or matched.job.awaits_handover)
-        and not matched.entry.omitted
-        and matched.entry.is_enabled
+        for matched in runs_there
+        if matched.job and not (matched.job.enabled or matched.job.awaits_handover)
+    ]
+    deleted_here = [
+        JobKey(matched.entry.namespace or DEFAULT_NAMESPACE, matched.entry.name)
+        for matched in runs_there
+        if matched.deletion is not None
     ]
     handbacks = [
         _handback_of(job, entries_by_job.get(job.pk))
         for job in imported_jobs_of(source)
         if (job.enabled or job.pause_reason == HANDED_BACK) and not is_shadow(job.target)
     ]
-    return HandbackPlan(handbacks, paused_here)
+    return HandbackPlan(handbacks, paused_here, deleted_here)
 
 
 def _handback_of(job: Job, entry: SourceEntry | None) -> Handback:

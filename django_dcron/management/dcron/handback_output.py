@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from django_dcron.contrib.importers.handback import Handback
+from django_dcron.contrib.importers.handback import Handback, HandbackPlan
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.import_output import here_and_there
 from django_dcron.management.dcron.output import BAD, GOOD, WARNING, Output
 from django_dcron.models import Job
 from django_dcron.policies.health.facts import NamedCount
+from django_dcron.policies.job_labels import label_of
 from django_dcron.utils.counts import number_of
 
 
@@ -28,27 +29,27 @@ def show_handback_result(
     out: Output,
     source: str,
     done: Sequence[Handback],
-    paused_here: Sequence[Job],
+    plan: HandbackPlan,
     *,
     applied: bool,
 ) -> None:
     """Show the result, and what to do before the source is started.
 
-    Raises ``CommandError`` if a job can't be handed back, or if the source would run the entries of
-    ``paused_here``.
+    Raises ``CommandError`` if a job can't be handed back, or if the source would run entries whose
+    jobs were paused or deleted here.
     """
     returned = [each for each in done if each.key is not None and not each.error]
     failed = [each for each in done if each.error]
     handed_back = f"{number_of(len(returned), 'job')} handed back."
     if out.is_json:
-        out.json(_document(source, done, paused_here, applied=applied))
+        out.json(_document(source, done, plan, applied=applied))
     else:
         _show_edited_jobs(out, source, done)
-        _show_paused_jobs(out, source, paused_here)
+        _show_stopped_work(out, source, plan)
         if not applied:
             how = f"{shlex.quote(source)} must be stopped."
             out.line(f"Nothing was written. To write, use --apply. {how}")
-        elif not (failed or paused_here):
+        elif not (failed or plan.paused_here or plan.deleted_here):
             out.line(f"{handed_back} Start {source} now.")
     problems = []
     if failed:
@@ -57,9 +58,12 @@ def show_handback_result(
             f"{number_of(len(failed), 'job')} can't be handed back and {continues} here. Correct "
             f"or pause {them}, and repeat the command before you start {source}."
         )
-    if paused_here:
-        states = {job: "has run" if job.is_finished else "paused" for job in paused_here}
-        listed = NamedCount.of([f"{job} ({state} here)" for job, state in states.items()]).listed
+    stopped = [
+        *(f"{job} ({'has run' if job.is_finished else 'paused'} here)" for job in plan.paused_here),
+        *(f"{label_of(*key)} (deleted here)" for key in plan.deleted_here),
+    ]
+    if stopped:
+        listed = NamedCount.of(stopped).listed
         problems.append(f"Before you start {source}, disable there: {listed}.")
     if problems:
         raise negative_result(" ".join([handed_back, *problems] if applied else problems))
@@ -75,17 +79,22 @@ def _show_edited_jobs(out: Output, source: str, planned: Sequence[Handback]) -> 
             out.line(f"! {each.job} differs from {source}: {'; '.join(texts)}", WARNING)
 
 
-def _show_paused_jobs(out: Output, source: str, paused_here: Sequence[Job]) -> None:
-    for job in paused_here:
-        state = "has run for the last time" if job.is_finished else "is paused"
+def _show_stopped_work(out: Output, source: str, plan: HandbackPlan) -> None:
+    states = [
+        *(
+            f"{job} {'has run for the last time' if job.is_finished else 'is paused'}"
+            for job in plan.paused_here
+        ),
+        *(f"{label_of(*key)} was deleted" for key in plan.deleted_here),
+    ]
+    for state in states:
         out.line(
-            f"! {job} {state} here, but is enabled in {source}, which runs it once it starts",
-            WARNING,
+            f"! {state} here, but is enabled in {source}, which runs it once it starts", WARNING
         )
 
 
 def _document(
-    source: str, done: Sequence[Handback], paused_here: Sequence[Job], *, applied: bool
+    source: str, done: Sequence[Handback], plan: HandbackPlan, *, applied: bool
 ) -> dict[str, Any]:
     return {
         "version": 1,
@@ -93,7 +102,8 @@ def _document(
         "applied": applied,
         "jobs": [_reference(each.job) for each in done if each.key is not None and not each.error],
         "gone": [_reference(each.job) for each in done if each.key is None],
-        "paused_here": [_reference(job) for job in paused_here],
+        "paused_here": [_reference(job) for job in plan.paused_here],
+        "deleted_here": [key._asdict() for key in plan.deleted_here],
         "edited": [
             {**_reference(each.job), "fields": sorted(each.edited)} for each in done if each.edited
         ],

@@ -4,7 +4,7 @@ Exit codes:
 
 - 0: success. Entries that can't be imported may exist, as long as no job waits for them.
 - 1: an imported job can't take over, or can't be handed back, or no job would run here, or the
-  source would run entries whose jobs were paused or have ended here.
+  source would run entries whose jobs were paused or deleted here, or have ended.
 - 2: the source can't be read, or with ``--back``, it can't continue.
 """
 
@@ -286,7 +286,7 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         hand_back_all(plan.handbacks, HANDBACK_SOURCES[source], show)
     else:
         show(plan.handbacks)
-    show_handback_result(out, source, done, plan.paused_here, applied=options["apply"])
+    show_handback_result(out, source, done, plan, applied=options["apply"])
 
 
 def _check_can_hand_back(options: dict[str, Any]) -> None:

@@ -266,7 +266,7 @@ def test_restored_job_waits_for_the_handover_as_other_jobs_do(until: datetime | 
     if until:
         control.pause(job, "deploy", until)
     control.delete(job)
-    assert call("handover", SOURCE, "--back", "--apply").code == 0
+    assert call("handover", SOURCE, "--back", "--apply").code == 1
     assert last_run_of(name="a") is None, "beat runs the row from now on"
 
     planned = call("revert", "a", "--dry-run", "--json").json
@@ -281,21 +281,27 @@ def test_restored_job_waits_for_the_handover_as_other_jobs_do(until: datetime | 
 
 
 def test_script_starts_the_source_only_if_it_repeats_no_work() -> None:
-    """Otherwise, beat would send a mail again that was sent here, or run what a person paused."""
+    """Otherwise, beat would send a mail again that was sent here, or run what a person stopped."""
     from django_celery_beat.models import PeriodicTask
 
-    for name in ("a", "mail", "paused"):
+    for name in ("a", "deleted", "mail", "paused"):
         crontab_row(name, **twelve_hours_from_now())
     PeriodicTask.objects.filter(name="mail").update(one_off=True)
     assert call("import", SOURCE, "--apply").code == 0
     control.pause(Job.objects.get(name="paused"), "ask Ann")
+    control.delete(Job.objects.get(name="deleted"))
     mail = Job.objects.get(name="mail")
     Job.objects.filter(pk=mail.pk).update(enabled=False, pause_reason=EXHAUSTED)
     back = ("handover", SOURCE, "--back")
     for result in (call(*back), call(*back, "--apply"), call(*back, "--apply", "--json")):
         assert result.code == 1
-        assert "disable there: mail (has run here), paused (paused here)." in result.err
+        listed = "deleted (deleted here), mail (has run here), paused (paused here)"
+        assert f"disable there: {listed}." in result.err
         assert f"Start {SOURCE} now" not in result.out
+    assert call(*back, "--json").json["deleted_here"] == [
+        {"namespace": "default", "name": "deleted"}
+    ]
+    assert "! deleted was deleted here" in call(*back).out
     PeriodicTask.objects.exclude(name="a").update(enabled=False)
     repeated = call(*back, "--apply")
     assert (repeated.code, repeated.err) == (0, "")

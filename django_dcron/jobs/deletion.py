@@ -36,6 +36,7 @@ from django_dcron.jobs.audit.recording import record_deletion, record_saves
 from django_dcron.jobs.batch_reading import ORIGIN
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.jobs.locking import lock_cursors, lock_jobs, lock_version_for_deletion
+from django_dcron.jobs.pausing import is_left_to_source
 from django_dcron.jobs.representation import JOB_FIELDS
 from django_dcron.jobs.row_arguments import require_row
 from django_dcron.models import (
@@ -215,6 +216,7 @@ def _remember_deleted_import(job: Job, using: str) -> None:
         defaults={
             "entry_name": (job.imported or {}).get("name", job.name),
             "deleted_at": database_now(using),
+            "left_to_source": is_left_to_source(job),
         },
     )
 

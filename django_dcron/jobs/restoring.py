@@ -4,8 +4,8 @@ Invariants:
 
 - The restored job has all values of the deleted one, except a pause that is over, or nothing is
   created.
-- As a new job of an import, the restored job waits for the handover if other jobs of its source
-  do. Otherwise, the source and the job could do the same work.
+- If the work of the source was handed back after the deletion, the restored job waits for the next
+  handover. Otherwise, the source and the job would do the same work.
 - A deletion is undone once. Otherwise, two enabled jobs could do the same work.
 - The restored job belongs to the declaration or to the import entry of the deleted job. So a sync
   or an import doesn't take the restored job for another job.
@@ -29,13 +29,12 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.batch_reading import JobToSave
 from django_dcron.jobs.deletion import LOST_FIELDS, STORED_FIELDS, forget_deleted_import
-from django_dcron.jobs.pausing import is_left_to_source
 from django_dcron.jobs.row_arguments import require_row
 from django_dcron.jobs.saving import save_change
 from django_dcron.jobs.sync.stored import from_stored
-from django_dcron.models import AuditAction, AuditEntry, AuditKind, Deletion, Job
+from django_dcron.models import AuditAction, AuditEntry, AuditKind, DeletedImport, Deletion, Job
 from django_dcron.models.audit_entry import AuditEntryQuerySet
-from django_dcron.models.job_states import WAITS_FOR_HANDOVER
+from django_dcron.models.job_states import HANDED_BACK
 from django_dcron.targets.shadow import is_shadow
 from django_dcron.utils.messages import all_of
 from django_dcron.utils.messages import gettext_noop as _
@@ -103,9 +102,9 @@ def restore(entry: AuditEntry, *, check: Callable[[Job], object] = lambda job: N
     """Create a deleted job again from ``entry``, the audit entry of its deletion.
 
     The job gets its values back, and is enabled or paused as it was. If its pause has ended
-    meanwhile, it is enabled. If other jobs of its source wait for the handover, the job waits, too.
-    Its history stays with the deleted job, and jobs that followed the deleted job don't follow the
-    new one.
+    meanwhile, it is enabled. If the work of its source was handed back meanwhile, the job waits for
+    the next handover. Its history stays with the deleted job, and jobs that followed the deleted
+    job don't follow the new one.
 
     Raises ``NotPossible`` if the entry isn't the deletion of a job, if the deletion was already
     undone, if an import has created the job again, or if a value isn't stored anymore. A value
@@ -175,13 +174,15 @@ def _require_free_name(job: Job, using: str) -> None:
 
 
 def _wait_for_handover(job: Job, using: str) -> None:
-    """Pause the job if other jobs of its source wait for the handover, unless it does no work."""
+    """Pause the job if its source does the work again, unless the job executes nothing."""
     may_start = job.enabled or job.paused_until is not None
-    if not (job.import_source and may_start) or is_shadow(job.target):
+    if not may_start or is_shadow(job.target):
         return
-    others = Job.objects.using(using).filter(import_source=job.import_source)
-    if any(map(is_left_to_source, others)):
-        job.enabled, job.pause_reason, job.paused_until = False, WAITS_FOR_HANDOVER, None
+    left_to_source = DeletedImport.objects.using(using).filter(
+        import_source=job.import_source, import_key=job.import_key, left_to_source=True
+    )
+    if left_to_source.exists():
+        job.enabled, job.pause_reason, job.paused_until = False, HANDED_BACK, None
 
 
 def _deleted_job(entry: AuditEntry, values: Mapping[str, Any], using: str) -> Job:

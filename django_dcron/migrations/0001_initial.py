@@ -1157,6 +1157,14 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("deleted_at", models.DateTimeField(verbose_name="deleted")),
+                (
+                    "left_to_source",
+                    models.BooleanField(
+                        default=False,
+                        help_text="Whether the source does the job's work, until the next handover.",
+                        verbose_name="left to source",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "deleted import",

@@ -1,6 +1,7 @@
 """An imported job that was deleted here. The next import of the same source doesn't recreate it.
 
-``jobs.deletion`` writes a row when it deletes an imported job.
+``jobs.deletion`` writes a row when it deletes an imported job. A handover, in either direction,
+updates ``left_to_source``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ class DeletedImport(models.Model):
         _("entry name"), help_text=_("The entry's name in the import source.")
     )
     deleted_at = models.DateTimeField(_("deleted"))
+    left_to_source = models.BooleanField(
+        _("left to source"),
+        default=False,
+        help_text=_("Whether the source does the job's work, until the next handover."),
+    )
 
     class Meta:
         verbose_name = _("deleted import")

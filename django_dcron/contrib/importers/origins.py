@@ -120,6 +120,15 @@ def forget_deletions(keys: Collection[int]) -> None:
         DeletedImport.objects.using(alias_for(DeletedImport)).filter(pk__in=keys).delete()
 
 
+def store_who_works(source: str, *, left_to_source: bool) -> None:
+    """Store for the deleted jobs of the source whether the source does their work from now on.
+
+    If it does, a deleted job that is restored waits for the handover.
+    """
+    deleted = DeletedImport.objects.using(alias_for(DeletedImport))
+    deleted.filter(import_source=stored_source(source)).update(left_to_source=left_to_source)
+
+
 def existing_jobs(entries: list[SourceEntry], namespace: str) -> dict[tuple[str, str], Job]:
     """Return the existing jobs with the names of ``entries``, by namespace and name."""
     names = defaultdict(list)

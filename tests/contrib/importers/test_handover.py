@@ -258,8 +258,11 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
 
 
 @pytest.mark.parametrize("until", [None, datetime(2090, 1, 1, tzinfo=UTC)])
-def test_restored_job_waits_for_the_handover_as_other_jobs_do(until: datetime | None) -> None:
-    for name in ("a", "b"):
+@pytest.mark.parametrize("others", [[], ["b"]])
+def test_job_that_is_restored_after_the_handback_waits_for_the_handover(
+    others: list[str], until: datetime | None
+) -> None:
+    for name in ("a", *others):
         crontab_row(name, **twelve_hours_from_now())
     assert call("import", SOURCE, "--apply").code == 0
     job = Job.objects.get(name="a")
@@ -277,7 +280,55 @@ def test_restored_job_waits_for_the_handover_as_other_jobs_do(until: datetime | 
     job = Job.objects.get(name="a")
     assert (job.enabled, job.awaits_handover, job.paused_until) == (False, True, None)
     assert call("handover", SOURCE, "--apply").code == 0
-    assert enabled_jobs() == ["a", "b"]
+    assert enabled_jobs() == ["a", *others]
+
+
+def test_shadow_that_is_restored_after_the_handback_is_enabled() -> None:
+    """It executes nothing, and records when it would run."""
+    crontab_row("a", **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply", "--shadow").code == 0
+    control.delete(Job.objects.get())
+    assert call("handover", SOURCE, "--back", "--apply").code == 1
+
+    assert call("revert", "a").code == 0
+
+    assert enabled_jobs() == ["a"]
+
+
+def test_job_that_is_restored_after_the_handover_is_enabled() -> None:
+    """Other jobs still wait, because their entries are disabled in the source or gone."""
+    from django_celery_beat.models import PeriodicTask
+
+    for name in ("a", "disabled", "gone"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply").code == 0
+    control.delete(Job.objects.get(name="a"))
+    assert call("handover", SOURCE, "--back", "--apply").code == 1
+    PeriodicTask.objects.filter(name="disabled").update(enabled=False)
+    PeriodicTask.objects.filter(name="gone").delete()
+    call("handover", SOURCE, "--apply")
+    assert enabled_jobs() == []
+
+    restored = call("revert", "a", "--json").json
+
+    assert (enabled_jobs(), restored["cautions"]) == (["a"], [])
+    crontab_row("new", **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply").code == 0
+    assert enabled_jobs() == ["a", "new"]
+
+
+def test_earlier_deletion_is_undone_as_a_later_one_while_the_source_works() -> None:
+    """The import has created the job again, as paused, and it was deleted again."""
+    for name in ("a", "b"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply").code == 0
+    control.delete(Job.objects.get(name="a"))
+    earlier = AuditEntry.objects.get(action="delete")
+    assert call("handover", SOURCE, "--back", "--apply").code == 1
+    assert call("import", SOURCE, "--apply", "--restore", "a").code == 0
+    control.delete(Job.objects.get(name="a"))
+
+    assert control.restore(earlier).awaits_handover
 
 
 def test_script_starts_the_source_only_if_it_repeats_no_work() -> None:

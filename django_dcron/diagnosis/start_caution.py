@@ -15,7 +15,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_arguments import unknown_target_problem
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.sync import enabled_twins
-from django_dcron.models import Job, Run
+from django_dcron.models import Deletion, Job, Run
 from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
 from django_dcron.policies.slots import Slot
 from django_dcron.targets.shadow import PREFIX, is_shadow
@@ -111,14 +111,28 @@ def handover_cautions(job: Job) -> tuple[str, ...]:
 
 
 def restore_cautions(job: Job, scope: Scope = EVERYTHING) -> tuple[str, ...]:
-    """Return why the restored job is left paused, or which other enabled job does its work.
+    """Return why the restored job stays paused, or which other enabled job does its work.
 
     ``scope`` contains the jobs that the user may see.
     """
     if job.awaits_handover and not is_shadow(job.target):
         text = _("The restored job is paused, because %(source)s may still do its work.")
-        return (text % {"source": job.import_source.partition(" ")[0]},)
-    return tuple(twin_cautions([job], scope).values())
+    elif _pause_lost_its_end(job):
+        text = _(
+            "The pause of the restored job no longer has an end, because %(source)s may still do "
+            "its work."
+        )
+    else:
+        return tuple(twin_cautions([job], scope).values())
+    return (text % {"source": job.import_source.partition(" ")[0]},)
+
+
+def _pause_lost_its_end(job: Job) -> bool:
+    if job.enabled or job.paused_until is not None:
+        return False
+    deletions = Deletion.objects.using(alias_for(Deletion))
+    deletion = deletions.filter(restored_job_id=job.pk).first()
+    return deletion is not None and deletion.values.get("paused_until") is not None
 
 
 def twin_cautions(jobs: Iterable[Job], scope: Scope = EVERYTHING) -> dict[int, str]:

@@ -5,7 +5,8 @@ Invariants:
 - The restored job has all values of the deleted one, except a pause that is over, or nothing is
   created.
 - If the work of the source was handed back after the deletion, the restored job waits for the next
-  handover. Otherwise, the source and the job would do the same work.
+  handover. Otherwise, the source and the job would do the same work. For the same reason, a pause
+  with an end then stays until a person ends it.
 - A deletion is undone once. Otherwise, two enabled jobs could do the same work.
 - The restored job belongs to the declaration or to the import entry of the deleted job. So a sync
   or an import doesn't take the restored job for another job.
@@ -102,9 +103,9 @@ def restore(entry: AuditEntry, *, check: Callable[[Job], object] = lambda job: N
     """Create a deleted job again from ``entry``, the audit entry of its deletion.
 
     The job gets its values back, and is enabled or paused as it was. If its pause has ended
-    meanwhile, it is enabled. If the work of its source was handed back meanwhile, the job waits for
-    the next handover. Its history stays with the deleted job, and jobs that followed the deleted
-    job don't follow the new one.
+    meanwhile, it is enabled. If the work of its source was handed back meanwhile, an enabled job
+    waits for the next handover, and a pause has no end. The job's history stays with the deleted
+    job, and jobs that followed the deleted job don't follow the new one.
 
     Raises ``NotPossible`` if the entry isn't the deletion of a job, if the deletion was already
     undone, if an import has created the job again, or if a value isn't stored anymore. A value
@@ -174,15 +175,21 @@ def _require_free_name(job: Job, using: str) -> None:
 
 
 def _wait_for_handover(job: Job, using: str) -> None:
-    """Pause the job if its source does the work again, unless the job executes nothing."""
+    """Keep the job from starting if its source does the work again.
+
+    A shadow executes nothing, so it stays as it was. A person's pause outlasts the handover.
+    """
     may_start = job.enabled or job.paused_until is not None
     if not may_start or is_shadow(job.target):
         return
     left_to_source = DeletedImport.objects.using(using).filter(
         import_source=job.import_source, import_key=job.import_key, left_to_source=True
     )
-    if left_to_source.exists():
-        job.enabled, job.pause_reason, job.paused_until = False, HANDED_BACK, None
+    if not left_to_source.exists():
+        return
+    if job.enabled:
+        job.enabled, job.pause_reason = False, HANDED_BACK
+    job.paused_until = None
 
 
 def _deleted_job(entry: AuditEntry, values: Mapping[str, Any], using: str) -> Job:

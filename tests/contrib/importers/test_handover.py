@@ -257,18 +257,12 @@ def test_handover_back_pauses_jobs_and_updates_last_runs() -> None:
     assert set(enabled) == {"a", "b", "new"}
 
 
-@pytest.mark.parametrize("until", [None, datetime(2090, 1, 1, tzinfo=UTC)])
 @pytest.mark.parametrize("others", [[], ["b"]])
-def test_job_that_is_restored_after_the_handback_waits_for_the_handover(
-    others: list[str], until: datetime | None
-) -> None:
+def test_job_that_is_restored_after_the_handback_waits_for_the_handover(others: list[str]) -> None:
     for name in ("a", *others):
         crontab_row(name, **twelve_hours_from_now())
     assert call("import", SOURCE, "--apply").code == 0
-    job = Job.objects.get(name="a")
-    if until:
-        control.pause(job, "deploy", until)
-    control.delete(job)
+    control.delete(Job.objects.get(name="a"))
     assert call("handover", SOURCE, "--back", "--apply").code == 1
     assert last_run_of(name="a") is None, "beat runs the row from now on"
 
@@ -281,6 +275,24 @@ def test_job_that_is_restored_after_the_handback_waits_for_the_handover(
     assert (job.enabled, job.awaits_handover, job.paused_until) == (False, True, None)
     assert call("handover", SOURCE, "--apply").code == 0
     assert enabled_jobs() == ["a", *others]
+
+
+def test_handover_keeps_the_pause_of_a_job_that_is_restored_after_the_handback() -> None:
+    """The pause has no end, because the source may still do the work then."""
+    for name in ("a", "b"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply").code == 0
+    job = Job.objects.get(name="a")
+    control.pause(job, "ask Ann", datetime(2090, 1, 1, tzinfo=UTC))
+    control.delete(job)
+    assert call("handover", SOURCE, "--back", "--apply").code == 1
+
+    (caution,) = call("revert", "a", "--json").json["cautions"]
+
+    assert SOURCE in caution["message"]
+    assert call("handover", SOURCE, "--apply").code == 0
+    job = Job.objects.get(name="a")
+    assert (job.enabled, job.pause_reason, job.paused_until) == (False, "ask Ann", None)
 
 
 def test_shadow_that_is_restored_after_the_handback_is_enabled() -> None:

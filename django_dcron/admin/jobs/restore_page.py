@@ -106,7 +106,7 @@ def restore_view(model_admin: JobAdmin, request: HttpRequest, entry_id: int) -> 
     except REFUSALS as error:
         _report(model_admin, request, entry, job_error_text(error), messages.ERROR)
     else:
-        text = _("Restored without its history, with the values that it had when it was deleted")
+        text = _("Restored without its history")
         _report(model_admin, request, entry, text, messages.SUCCESS)
         for caution in restore_cautions(job, scope):
             _report(model_admin, request, entry, caution, messages.WARNING)

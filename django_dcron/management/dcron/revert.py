@@ -132,7 +132,7 @@ def _undo_deletion(output: Output, entry: AuditEntry, *, is_dry: bool) -> None:
         document = edit_document(values, next_at, is_dry=is_dry)
         output.json({"version": 1, **keys, **document, "cautions": cautions_document(cautions)})
         return
-    output.line(f"{job}: created again as it was deleted at {time_text(entry.at)}", GOOD)
+    output.line(f"{job}: undoes the deletion at {time_text(entry.at)}", GOOD)
     for name in values:
         field = JOB_FIELDS[name]
         output.line(f"  {name}: {escape_line_breaks(field.text(field.json_of(job)))}")

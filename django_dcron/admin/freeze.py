@@ -48,7 +48,7 @@ from django_dcron.diagnosis.bounded_count import count_up_to
 from django_dcron.diagnosis.visible_rows import visible_freezes
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.action_texts import unfrozen_text
-from django_dcron.jobs.freezing import freeze_in_force, require_extension
+from django_dcron.jobs.freezing import freeze_in_force, require_same_reason
 from django_dcron.models import Freeze, Job, Run
 from django_dcron.policies.freezing import ALL_NAMESPACES, FreezeExtent, holding_freeze
 from django_dcron.policies.health.problems import bounded_number
@@ -174,7 +174,7 @@ class FreezeForm(FreezeModelForm):
         self.replaced = freeze_in_force(values["namespace"])
         if self.replaced is not None and not values["replace"]:
             try:
-                require_extension(self.replaced, values["reason"], values["until"])
+                require_same_reason(self.replaced, values["reason"])
             except NotPossible as refused:
                 error = ValidationError(refused.translate(translation), code=refused.code)
                 self.add_error("replace", error)

@@ -9,7 +9,7 @@ Invariants:
   unless a start took longer than ``START_TIMEOUT``, which is logged.
 - A freeze ends at ``until`` by the database's clock, without a request.
 - Freezing a frozen namespace replaces reason and end, and keeps the beginning. Without ``replace``,
-  the reason must be the same, and the end not earlier.
+  the reason must be the same, and the later of the two ends applies.
 - The freezes of a namespace and of all namespaces are independent.
 """
 
@@ -68,8 +68,8 @@ def freeze(
     an outage.
 
     The freeze ends at ``until``, an aware datetime, by default when ``unfreeze`` is called.
-    Freezing again with the same reason extends a freeze in force. ``replace`` also allows another
-    reason or an earlier end. ``by`` names who freezes.
+    Freezing again with the same reason extends a freeze in force, and never shortens it: the later
+    end applies. ``replace`` also allows another reason or an earlier end. ``by`` names who freezes.
 
     Raises ``NotPossible`` if the freeze would replace another one without ``replace``.
     Raises ``InvalidValue`` if the reason is missing, too long or not storable, if ``until`` is
@@ -93,7 +93,7 @@ def freeze(
     logger.info(
         "scheduling frozen: namespace=%s until=%s reason=%s",
         scope or "*",
-        format_time_to_store(until) if until else None,
+        format_time_to_store(frozen.until) if frozen.until else None,
         frozen.reason,
         extra={"event": "frozen", "namespace": scope},
     )
@@ -129,16 +129,15 @@ def freeze_in_force(namespace: str | None) -> Freeze | None:
     return rows.filter(namespace=namespace or ALL_NAMESPACES).first()
 
 
-def require_extension(freeze: Freeze, reason: str, until: datetime | None) -> None:
-    """Raise ``NotPossible`` unless these values extend the freeze in force."""
-    ends_earlier = until is not None and (freeze.until is None or until < freeze.until)
-    if reason == freeze.reason and not ends_earlier:
+def require_same_reason(freeze: Freeze, reason: str) -> None:
+    """Raise ``NotPossible`` if the freeze in force has another reason."""
+    if reason == freeze.reason:
         return
     end = format_site_time(freeze.until) if freeze.until else TranslatableText(_("someone ends it"))
     raise NotPossible(
         _(
-            "A freeze is in force until %(until)s (%(by)s: %(reason)s). Another reason or an "
-            "earlier end replaces it, which you must confirm."
+            "A freeze is in force until %(until)s (%(by)s: %(reason)s). Another reason replaces "
+            "it, which you must confirm."
         ),
         code="already_frozen",
         until=end,
@@ -153,7 +152,7 @@ def _freeze(
     new = {"reason": reason, "until": until, "frozen_by": by[:LONGEST_NAME], "ended_by": ""}
     with transaction.atomic(using=using):
         frozen = _write_freeze(scope, new, replace, using)
-        after = {"until": to_json(until)} if until else {}
+        after = {"until": to_json(frozen.until)} if frozen.until else {}
         record_changes(
             [AuditedChange(AuditAction.FREEZE, frozen, after=after, reason=reason)], using, by=by
         )
@@ -172,9 +171,15 @@ def _write_freeze(scope: str, new: dict[str, Any], replace: bool, using: str) ->
     if current is None:
         new |= {"since": database_now(using)}
     elif not replace:
-        require_extension(current, new["reason"], new["until"])
+        require_same_reason(current, new["reason"])
+        new |= {"until": _later_end(current.until, new["until"])}
     rows.filter(namespace=scope).update(**new)
     return rows.get(namespace=scope)
+
+
+def _later_end(first: datetime | None, second: datetime | None) -> datetime | None:
+    """Return the later of two ends, of which None is never."""
+    return None if first is None or second is None else max(first, second)
 
 
 def await_starts(scope: str, using: str) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import combinations, product
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,8 @@ from django_dcron.db.now import database_now
 from django_dcron.dispatch import best_effort
 from django_dcron.exceptions import InvalidValue, NotPossible
 from django_dcron.jobs import freezing
+from django_dcron.jobs.audit.entries import entries_of
+from django_dcron.jobs.representation import to_json
 from django_dcron.models import Cursor, Freeze, Job, Run, Statistics
 from django_dcron.policies.freezing import FreezeExtent, is_frozen
 from django_dcron.policies.lifecycle import State, Trigger
@@ -79,36 +82,36 @@ def test_freezing_a_frozen_scope_replaces_reason_and_end_and_keeps_the_beginning
 
 
 @pytest.mark.parametrize(
-    ("reason", "until", "is_refused"),
+    ("first", "second", "later"),
     [
-        ("migration", START + HOUR, False),
-        ("migration", START + 2 * HOUR, False),
-        ("migration", None, False),
-        ("migration", START + MINUTE, True),
-        ("maintenance", START + 2 * HOUR, True),
-        ("maintenance", None, True),
+        (START + HOUR, START + HOUR, START + HOUR),
+        (START + HOUR, START + 2 * HOUR, START + 2 * HOUR),
+        (START + HOUR, START + MINUTE, START + HOUR),
+        (START + HOUR, None, None),
+        (None, START + HOUR, None),
     ],
 )
-def test_a_freeze_of_someone_else_is_only_extended_without_replace(
-    clock: ManualClock, reason: str, until: datetime | None, is_refused: bool
+def test_freezing_again_with_the_same_reason_never_shortens_the_freeze(
+    clock: ManualClock, first: datetime | None, second: datetime | None, later: datetime | None
+) -> None:
+    control.freeze("deploy", until=first, by="ann")
+    made = control.freeze("deploy", until=second, by="bob")
+    assert made == Freeze.objects.get()
+    assert (made.until, made.frozen_by, made.since) == (later, "bob", START)
+    assert entries_of(made).latest("pk").after == ({"until": to_json(later)} if later else {})
+    assert control.freeze("deploy", until=second, replace=True).until == second
+
+
+@pytest.mark.parametrize("until", [None, START + MINUTE, START + 2 * HOUR])
+def test_freeze_with_another_reason_is_refused_without_replace(
+    clock: ManualClock, until: datetime | None
 ) -> None:
     control.freeze("migration", until=START + HOUR, by="ann")
-    if is_refused:
-        with pytest.raises(NotPossible) as refused:
-            control.freeze(reason, until=until, by="bob")
-        assert refused.value.code == "already_frozen"
-        assert Freeze.objects.get().until == START + HOUR
-    else:
-        control.freeze(reason, until=until, by="bob")
-    control.freeze(reason, until=until, by="bob", replace=True)
+    with pytest.raises(NotPossible) as refused:
+        control.freeze("deploy", until=until, by="bob")
+    assert refused.value.code == "already_frozen"
     row = Freeze.objects.get()
-    assert (row.reason, row.until, row.frozen_by, row.since) == (reason, until, "bob", START)
-
-
-def test_open_end_is_not_shortened_without_replace(clock: ManualClock) -> None:
-    control.freeze("migration")
-    with pytest.raises(NotPossible):
-        control.freeze("migration", until=START + HOUR)
+    assert (row.reason, row.until, row.frozen_by) == ("migration", START + HOUR, "ann")
 
 
 def test_log_has_the_end_in_the_time_zone_of_the_site(
@@ -208,6 +211,13 @@ def test_two_concurrent_freezes_both_succeed() -> None:
         lambda: control.freeze("incident", replace=True),
     )
     assert Freeze.objects.get().reason in {"deploy", "incident"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_concurrent_freezes_with_the_same_reason_the_later_end_applies() -> None:
+    ends = [database_now("default") + HOUR + number * SECOND for number in range(4)]
+    in_threads(*(partial(control.freeze, "deploy", until=end) for end in reversed(ends)))
+    assert Freeze.objects.get().until == ends[-1]
 
 
 # --- the same rule in SQL -------------------------------------------------------------------------

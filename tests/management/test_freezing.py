@@ -71,6 +71,8 @@ def test_freeze_of_someone_else_is_replaced_only_with_an_option() -> None:
         refused = call("freeze", "--reason", "maintenance", "--for", "1m")
         assert refused.code == NEGATIVE
         assert Freeze.objects.get().until == START + HOUR
+        assert call("freeze", "--reason", "migration", "--for", "1m").code == 0
+        assert Freeze.objects.get().until == START + HOUR
         assert call("freeze", "--reason", "migration", "--for", "2h").code == 0
         replaced = call("freeze", "--reason", "maintenance", "--for", "1m", "--replace")
     assert replaced.code == 0

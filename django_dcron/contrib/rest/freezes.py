@@ -101,7 +101,7 @@ class FreezeViewSet(BaseViewSet):
         {201: FreezeSerializer()},
         permissions=("view_job", "freeze_jobs"),
         body=NewFreezeSerializer(),
-        error_responses={409: "Another freeze is in force, and replace is false."},
+        error_responses={409: "A freeze with another reason is in force, and replace is false."},
     )
     def create(self, request: Request) -> Response:
         values = self.validate(NewFreezeSerializer, request.data)

@@ -22,8 +22,9 @@ HELP = (
     "Freeze scheduling, for example during a deploy or an incident. Until the end of the freeze, "
     "no scheduled, backfilled or chained run starts. Running runs continue, and manual runs start. "
     "Afterwards, the misfire policy of each job decides about its occurrences. Freezing again "
-    "with the same reason extends the freeze. Exit code 1: another freeze is in force, and "
-    "--replace is missing. Exit code 2: invalid input. In both cases, nothing was frozen."
+    "with the same reason extends the freeze: the later end applies. Exit code 1: a freeze with "
+    "another reason is in force, and --replace is missing. Exit code 2: invalid input. In both "
+    "cases, nothing was frozen."
 )
 EXAMPLES = """
 freeze --reason deploy --for 30m

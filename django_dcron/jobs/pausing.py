@@ -131,6 +131,7 @@ def pause_many(
     until: datetime | None = None,
     *,
     replace: bool = True,
+    replace_wait: bool = False,
     on_progress: OnProgress | None = None,
 ) -> dict[int, Exception]:
     """Pause jobs. The results are those of calling ``pause`` for each job.
@@ -139,10 +140,12 @@ def pause_many(
     jobs by their position in ``jobs``; the others are paused. Without ``replace``, a job that is
     already paused is refused and keeps its reason and end. A job that is disabled by the end of its
     schedule or by a sync isn't refused for that reason: without ``until``, it then stays paused
-    until someone resumes it. ``on_progress`` is called after each batch with the number of jobs
-    that are done. Raises ``InvalidValue`` like ``pause``.
+    until someone resumes it. With ``replace_wait``, a job that waits for a handover isn't refused
+    either, so that the handover doesn't enable it. ``on_progress`` is called after each batch with
+    the number of jobs that are done. Raises ``InvalidValue`` like ``pause``.
     """
-    return _switch_many(jobs, _pause_of(reason, until, replaces=replace), on_progress)
+    pause = _pause_of(reason, until, replaces=replace, replaces_wait=replace_wait)
+    return _switch_many(jobs, pause, on_progress)
 
 
 def resume(job: Job) -> Job:
@@ -169,13 +172,17 @@ def is_left_to_source(job: Job) -> bool:
     return is_shadow(job.target) or job.awaits_handover
 
 
-def _pause_of(reason: str, until: datetime | None, *, replaces: bool = True) -> SwitchRequest:
+def _pause_of(
+    reason: str, until: datetime | None, *, replaces: bool = True, replaces_wait: bool = False
+) -> SwitchRequest:
     require_text("reason", reason, LONGEST_STORED_REASON)
     if until is not None:
         require_future(until, database_now(alias_for(Job)))
         if abs(until.utcoffset() or timedelta()) > WIDEST_OFFSET:
             until = until.astimezone(UTC)
-    return SwitchRequest(enabled=False, reason=reason, until=until, replaces=replaces)
+    return SwitchRequest(
+        enabled=False, reason=reason, until=until, replaces=replaces, replaces_wait=replaces_wait
+    )
 
 
 def _switch(job: Job, switch: SwitchRequest) -> Job:

@@ -72,6 +72,16 @@ class SwitchRequest:
     replaced, the resumption of many jobs would start it while the old scheduler still runs its
     work.
     """
+    replaces_wait: bool = False
+    """Whether a pause that doesn't replace others replaces the wait for a handover, so that the
+    handover doesn't enable the job.
+    """
+
+    def may_pause(self, row: Job) -> bool:
+        """Return whether the job is enabled or this pause replaces its earlier pause."""
+        if self.replaces or row.enabled or row.pause_reason in AUTOMATIC_PAUSES:
+            return True
+        return self.replaces_wait and row.awaits_handover
 
     def is_done(self, row: Job, cursor: Cursor | None, now: datetime) -> bool:
         """Return whether the stored job already is in the wanted state."""
@@ -152,8 +162,7 @@ class _Batch:
         cursor = self.cursors.get(row.pk)
         if self.switch.is_done(row, cursor, self.now):
             return
-        is_paused = not row.enabled and row.pause_reason not in AUTOMATIC_PAUSES
-        if is_paused and not self.switch.replaces:
+        if not self.switch.may_pause(row):
             raise NotPossible(_("%(job)s is already paused."), job=str(row), code="paused")
         if self.switch.until:
             _require_start_at_end(row)

@@ -276,6 +276,19 @@ def test_pause_of_many_jobs_does_not_end_the_wait_for_a_handover(
     assert getattr(refused[0], "code", "") == "paused"
     job = Job.objects.get()
     assert (job.pause_reason, job.paused_until) == (reason, None)
+    refused = control.pause_many([waiting], "deploy", until, replace=False, replace_wait=True)
+    job.refresh_from_db()
+    if until:  # the end of the pause would enable the job
+        assert (getattr(refused[0], "code", ""), job.pause_reason) == ("awaits_handover", reason)
+    else:
+        assert (refused, job.pause_reason) == ({}, "deploy")
+
+
+def test_pause_that_only_replaces_the_wait_for_a_handover_keeps_other_pauses() -> None:
+    paused = control.pause(make_idle_job(import_source="redbeat"), "incident 17")
+    refused = control.pause_many([paused], "deploy", replace=False, replace_wait=True)
+    assert getattr(refused[0], "code", "") == "paused"
+    assert Job.objects.get().pause_reason == "incident 17"
 
 
 @pytest.mark.parametrize(

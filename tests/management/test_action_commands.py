@@ -42,7 +42,7 @@ from django_dcron.management.dcron.output import BAD, GOOD, QUIET, WARNING, Outp
 from django_dcron.management.dcron.progress_bar import ProgressBar
 from django_dcron.management.dcron.run_absence import Absence, FoundAbsence
 from django_dcron.models import Attempt, AuditEntry, Cursor, Job, Node, Run
-from django_dcron.models.job_states import NO_LONGER_DECLARED
+from django_dcron.models.job_states import HANDED_BACK, NO_LONGER_DECLARED
 from django_dcron.models.statistics import count_ended_runs
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.retry import refused_retry_note
@@ -765,6 +765,19 @@ def test_pause_reports_the_pause_that_another_user_began_meanwhile(
     (result,) = shown["results"]
     assert (code, result["replaced"]) == (0, {"reason": "other", "until": None})
     assert Job.objects.get().pause_reason == f"deploy ({getuser()})"
+
+
+def test_pause_of_a_waiting_job_keeps_the_reason_that_another_user_gave_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = control.pause(make_idle_job(name="waits", import_source="redbeat"), HANDED_BACK)
+    after_the_selection(partial(control.pause, job, "data provider down"), monkeypatch)
+    assert call("pause", "waits")[1] == (
+        "waits: already paused until resumed: data provider down\n"
+    )
+    control.pause(job, HANDED_BACK)
+    call("pause", "waits")
+    assert Job.objects.get().pause_reason == f"by {getuser()}"
 
 
 def test_pause_of_a_job_that_another_user_resumed_meanwhile_is_no_earlier_pause(

@@ -58,13 +58,13 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     # As in the admin, only the pause of a named job replaces the reason and end of another pause,
     # if it has a reason (even an empty one) or an end itself. Automatic pauses are always replaced,
     # and so is the wait of a named job for the handover, which would otherwise enable the job.
-    is_replacing = options["reason"] is not None or until is not None
-    replacing = {job.pk for job in selected.named if is_replacing or job.awaits_handover}
+    named = {job.pk for job in selected.named}
+    replaces = options["reason"] is not None or until is not None
     skipped = bulk_actions.skipped_jobs(selected, why_not_paused)
     plan = Plan(
         [bulk_actions.action_on_job(job) for job in selected.rows if job.pk not in skipped],
         "pause",
-        lambda jobs: _pause(jobs, reason, until, replacing),
+        lambda jobs: _pause(jobs, reason, until, named, replaces),
         bulk_actions.JOBS_AT_ONCE,
         skipped=[*skipped.values()],
     )
@@ -72,13 +72,17 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _pause(
-    jobs: Sequence[Job], reason: str, until: datetime | None, replacing: Collection[int]
+    jobs: Sequence[Job],
+    reason: str,
+    until: datetime | None,
+    named: Collection[int],
+    replaces: bool,
 ) -> list[ActionOutcome | Exception]:
-    """Pause the jobs. ``replacing``: the jobs whose earlier pause is replaced, by primary key."""
+    """Pause the jobs. ``replaces``: whether the earlier pauses of ``named`` jobs are replaced."""
     using = alias_for(Job)
     with bulk_actions.refusing_contention(using):
         return despite_contention(
-            lambda: _pause_locked(jobs, reason, until, replacing, using), using
+            lambda: _pause_locked(jobs, reason, until, named, replaces, using), using
         )
 
 
@@ -86,7 +90,8 @@ def _pause_locked(
     jobs: Sequence[Job],
     reason: str,
     until: datetime | None,
-    replacing: Collection[int],
+    named: Collection[int],
+    replaces: bool,
     using: str,
 ) -> list[ActionOutcome | Exception]:
     """Pause the jobs in one transaction. Another user may have changed them since the selection."""
@@ -99,9 +104,11 @@ def _pause_locked(
             for pk, row in lock_jobs(keys, using).items()
             if not row.enabled
         }
-        for replace in (False, True):
-            group = [job for job in jobs if (job.pk in replacing) is replace]
-            errors = control.pause_many(group, reason, until, replace=replace)
+        for is_named in (False, True):
+            group = [job for job in jobs if (job.pk in named) is is_named]
+            errors = control.pause_many(
+                group, reason, until, replace=is_named and replaces, replace_wait=is_named
+            )
             refused |= {group[position].pk: error for position, error in errors.items()}
     wanted, due = {"reason": reason, "until": until}, _due_runs(keys, using)
     return [

@@ -192,11 +192,19 @@ def test_pause_replaces_the_wait_for_a_handover(api: Api) -> None:
     assert api.post(f"jobs/{job.pk}/pause/").json()["pause_reason"] == "by admin"
 
 
-@pytest.mark.parametrize("change", [control.resume, partial(control.pause, reason="deploy")])
+@pytest.mark.parametrize("reason", ["data provider down", HANDED_BACK])
+@pytest.mark.parametrize(
+    ("change", "after"),
+    [(control.resume, "by admin"), (partial(control.pause, reason="deploy"), "deploy")],
+)
 def test_pause_without_reason_and_end_decides_about_the_current_state(
-    change: Callable[[Job], Job], api: Api, monkeypatch: pytest.MonkeyPatch
+    change: Callable[[Job], Job],
+    after: str,
+    reason: str,
+    api: Api,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job = control.pause(make_idle_job(), "data provider down")
+    job = control.pause(make_idle_job(import_source="redbeat"), reason)
 
     def reason_after_another_request(*args: str) -> str:
         change(Job.objects.get())
@@ -206,7 +214,7 @@ def test_pause_without_reason_and_end_decides_about_the_current_state(
     response = api.post(f"jobs/{job.pk}/pause/")
     stored = Job.objects.get()
     assert not stored.enabled
-    assert response.json()["pause_reason"] == stored.pause_reason != "data provider down"
+    assert response.json()["pause_reason"] == stored.pause_reason == after
 
 
 @pytest.mark.parametrize(

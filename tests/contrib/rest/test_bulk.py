@@ -361,10 +361,17 @@ def test_pause_by_id_replaces_the_wait_for_a_handover(api: Api) -> None:
     assert (waits.pause_reason, waits.awaits_handover) == ("by admin", False)
 
 
-def test_pause_by_filter_keeps_a_pause_from_another_request_at_the_same_time(
-    api: Api, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by_id", [False, True])
+def test_pause_keeps_a_pause_from_another_request_at_the_same_time(
+    by_id: bool, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paused, other = make_idle_job(), make_idle_job()
+    """A request with ids and without a reason replaces only the wait for a handover."""
+    paused, other = make_idle_job(import_source="redbeat"), make_idle_job()
+    if by_id:
+        control.pause(paused, HANDED_BACK)
+        body: dict[str, Any] = {"ids": [paused.pk, other.pk]}
+    else:
+        body = {"all": True, "reason": "deploy"}
 
     def select_before_another_request(*args: Any) -> selecting.SelectedJobs:
         selected = selecting.select_jobs(*args)
@@ -372,7 +379,7 @@ def test_pause_by_filter_keeps_a_pause_from_another_request_at_the_same_time(
         return selected
 
     monkeypatch.setattr(bulk_views, "select_jobs", select_before_another_request)
-    response = api.post("jobs/bulk/pause/", {"all": True, "reason": "deploy"}).json()
+    response = api.post("jobs/bulk/pause/", body).json()
     assert [each["id"] for each in response["results"]] == [other.pk]
     assert [each["id"] for each in response["skipped"]] == [paused.pk]
     paused.refresh_from_db()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rest_framework import serializers
@@ -90,22 +89,6 @@ def pause_or_resume_jobs(
         "skipped": _unchanged_jobs(skipped),
         "next": selected.next_after,
     }
-
-
-def pause_jobs(
-    jobs: Sequence[Job], reason: str, until: datetime | None, replacing: Collection[int]
-) -> dict[int, Exception]:
-    """Pause the jobs and return the errors of the refused jobs by their positions.
-
-    ``replacing``: the jobs whose earlier pause is replaced, by primary key.
-    """
-    errors: dict[int, Exception] = {}
-    for replace in (False, True):
-        positions = [at for at, job in enumerate(jobs) if (job.pk in replacing) is replace]
-        group = [jobs[at] for at in positions]
-        refused = control.pause_many(group, reason, until, replace=replace)
-        errors |= {positions[at]: error for at, error in refused.items()}
-    return errors
 
 
 def trigger_jobs(

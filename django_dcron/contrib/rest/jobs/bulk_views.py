@@ -15,7 +15,6 @@ from django_dcron.contrib.rest.jobs.bulk_actions import (
     PauseManySerializer,
     TriggeredJobsSerializer,
     TriggerManySerializer,
-    pause_jobs,
     pause_or_resume_jobs,
     trigger_jobs,
 )
@@ -72,9 +71,14 @@ class BulkJobViewSet(BaseViewSet):
         selected = select_jobs(values, self.scope, why_not_paused)
         # As in the command line, a filter or an empty request doesn't replace an earlier pause. An
         # empty request replaces only the wait for the handover, which would enable the job.
-        is_replacing = "ids" in values and not {"reason", "until"}.isdisjoint(request.data)
-        replacing = {job.pk for job in selected.rows if is_replacing or job.awaits_handover}
-        pause = partial(pause_jobs, reason=reason, until=values["until"], replacing=replacing)
+        by_id = "ids" in values
+        pause = partial(
+            control.pause_many,
+            reason=reason,
+            until=values["until"],
+            replace=by_id and not {"reason", "until"}.isdisjoint(request.data),
+            replace_wait=by_id,
+        )
         changed = pause_or_resume_jobs(selected, pause)
         return Response(PausedOrResumedJobsSerializer(changed).data)
 

@@ -234,8 +234,10 @@ class JobViewSet(BulkJobViewSet):
     def pause(self, request: Request, job_id: str) -> Response:
         job, values = self._job(job_id), self.validate(PauseSerializer, request.data)
         reason = signed_reason(values["reason"], request.user.get_username())
-        replace = job.awaits_handover or not {"reason", "until"}.isdisjoint(request.data)
-        refused = control.pause_many([job], reason, values["until"], replace=replace)
+        replace = not {"reason", "until"}.isdisjoint(request.data)
+        refused = control.pause_many(
+            [job], reason, values["until"], replace=replace, replace_wait=True
+        )
         if (error := refused.get(0)) is not None:
             if not is_paused_already(error):
                 raise error

@@ -279,13 +279,19 @@ def discovery_problem() -> str:
 def require_registered_task(target: Any) -> None:
     """Raise ``TypeError`` for a task class, or for an instance of one that isn't registered."""
     cls = target if inspect.isclass(target) else type(target)
-    if issubclass(cls, Task) and (cls is target or not cls.__bound__):
+    if issubclass(cls, Task) and (cls is target or not _is_registered(target)):
         name = cls.__name__
         problem = "is the class of a task" if cls is target else "is a task that isn't registered"
         raise TypeError(
             f"@cron: {name} {problem}. Declare cron(...)(app.register_task({name}())), where app "
             "is the project's Celery app."
         )
+
+
+def _is_registered(task: Task[..., Any]) -> bool:
+    app: Any = task.app
+    # ``app.tasks`` would finalize the app, although modules that configure it may not be imported.
+    return type(app._tasks.get(task.name)) is type(task)
 
 
 def is_celery_task(value: object) -> bool:

@@ -191,7 +191,9 @@ def test_decorating_a_celery_task_declares_the_task() -> None:
 
 
 @pytest.mark.usefixtures("isolated_tasks")
-def test_decorating_a_class_based_celery_task_declares_it() -> None:
+@pytest.mark.parametrize("in_registry", [False, True])
+def test_decorating_a_class_based_celery_task_declares_it(in_registry: bool) -> None:
+    """A task that was only put into the registry isn't bound to its app yet."""
     from celery import Task, current_app
 
     class Nightly(Task):
@@ -199,10 +201,31 @@ def test_decorating_a_class_based_celery_task_declares_it() -> None:
 
         def run(self) -> None: ...
 
-    task = current_app.register_task(Nightly())
+    task = Nightly()
+    register: Any = current_app.tasks.register if in_registry else current_app.register_task
+    register(task)
     cron("@daily")(task)
     (declaration,) = targets.declarations()
     assert (declaration.name, declaration.target) == ("Nightly", "shop.Nightly")
+
+
+@pytest.mark.usefixtures("isolated_tasks")
+@pytest.mark.parametrize("task_name", ["shop.Nightly", "shop.Weekly", None])
+def test_task_whose_base_class_is_registered_must_be_registered(task_name: str | None) -> None:
+    from celery import Task, current_app
+
+    class Nightly(Task):
+        name = "shop.Nightly"
+
+        def run(self) -> None: ...
+
+    class Weekly(Nightly):
+        name = task_name
+
+    current_app.register_task(Nightly())
+    with pytest.raises(TypeError, match=r"app\.register_task\(Weekly\(\)\)"):
+        cron("@daily")(Weekly())
+    assert not targets.declarations()
 
 
 @pytest.mark.parametrize("is_instance", [True, False])

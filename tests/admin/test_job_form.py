@@ -87,7 +87,7 @@ def test_four_fields_are_enough_to_create_job(admin_client: Client) -> None:
         ("timezone", "Europe/Berlim", "Europe/Berlin"),
         ("target", "tests.app.tasks.okk", "tests.app.tasks.ok"),
         ("target", "os.system", "os.system"),
-        ("target", "", ""),
+        ("target", "", "shop.tasks.import_orders"),
         ("args", "[1,", "JSON"),
         ("args", '{"a": 1}', '{"a": 1}'),
         ("args", "[1]", "1"),

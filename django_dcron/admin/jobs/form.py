@@ -215,6 +215,9 @@ class JobForm(JobModelForm):
                 "schedule @never to run the job only then."
             ),
         }
+        error_messages = {
+            "target": {"required": Job._meta.get_field("target").error_messages["blank"]}
+        }
         widgets = {
             "schedule": ScheduleTextarea(_CODE | {"rows": 2}),
             "timezone": SuggestingInput(_zones),

@@ -98,13 +98,18 @@ class StrictModelSerializer(StrictSerializer, AnyModelSerializer):
         return []
 
     def build_standard_field(self, field_name: str, model_field: Any) -> Any:
-        """Drop the arguments that the fields of this API don't accept, such as ``encoder``."""
+        """Drop the arguments that the fields of this API don't accept, such as ``encoder``.
+
+        A missing value gets the model field's own text for an empty value, if it has one.
+        """
         field_class, options = super().build_standard_field(field_name, model_field)
         if issubclass(
             field_class, fields.DurationTextField | fields.UtcTimeField | fields.StrictJsonField
         ):
             kept = ("read_only", "required", "allow_null", "default", "help_text", "label")
             options = {name: value for name, value in options.items() if name in kept}
+        if text := model_field.deconstruct()[3].get("error_messages", {}).get("blank"):
+            options["error_messages"] = {"blank": text, "required": text}
         if issubclass(field_class, fields.StrictCharField):
             options["trim_whitespace"] = False  # so that a client can send back what it read
         return field_class, options

@@ -95,6 +95,7 @@ def test_job_with_a_calendar_is_created_changed_and_previewed(api: Api) -> None:
         ("schedule", "61 * * * *", "61 * * * *"),
         ("timezone", "Mars/Olympus", "Mars/Olympus"),
         ("target", "nothing.such", "nothing.such"),
+        ("target", "", ""),
         ("name", "two  spaces", "two  spaces"),
         ("name", "x" * 121, "x" * 121),
         ("queue", "a b", "a b"),
@@ -129,6 +130,15 @@ def test_field_errors_are_the_same_as_in_the_admin(
         del form["enabled"]
     assert refused["errors"] == errors(admin_client.post(url, form))
     assert not Job.objects.exists()
+
+
+def test_error_of_a_new_job_without_a_target_is_that_of_an_empty_target(api: Api) -> None:
+    without = {name: value for name, value in JOB.items() if name != "target"}
+    texts = [
+        problem(api.post("jobs/", each), 400)["errors"] for each in (without, JOB | {"target": ""})
+    ]
+    assert texts[0] == texts[1]
+    assert "shop.tasks.import_orders" in texts[0]["target"][0]
 
 
 @pytest.mark.parametrize(

@@ -111,10 +111,9 @@ def _resume(request: HttpRequest, job: Job) -> ActionResult:
 
 
 def _resume_many(request: HttpRequest, jobs: Sequence[Job]) -> Sequence[ActionResult | Exception]:
-    cautions = [handover_cautions(job) for job in jobs]
     refused = control.resume_many(jobs)
     return [
-        refused.get(position) or ActionResult(resumed_text(job), cautions=cautions[position])
+        refused.get(position) or ActionResult(resumed_text(job))
         for position, job in enumerate(jobs)
     ]
 

@@ -17,7 +17,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, InterfaceError
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.utils import translation
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -48,7 +48,6 @@ from django_dcron.diagnosis.bounded_count import count_up_to
 from django_dcron.diagnosis.visible_rows import visible_freezes
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.action_texts import unfrozen_text
-from django_dcron.jobs.freezing import freeze_in_force, require_same_reason
 from django_dcron.models import Freeze, Job, Run
 from django_dcron.policies.freezing import ALL_NAMESPACES, FreezeExtent, holding_freeze
 from django_dcron.policies.health.problems import bounded_number
@@ -67,6 +66,8 @@ A template that calls the tag may extend another template that calls it as well.
 """
 FREEZES = "_dcron_freezes"
 """The request attribute with the freezes in force, which are read once for a page."""
+REFUSAL = "_dcron_freeze_refusal"
+"""The request attribute with the reason why the freeze that the user wants was refused."""
 
 
 def banner(request: HttpRequest) -> dict[str, Any]:
@@ -136,8 +137,8 @@ class FreezeForm(FreezeModelForm):
         help_text=_("Tick this to change the reason of the freeze, or to end it earlier."),
     )
     allowed_namespaces: Iterable[str] = ()
-    replaced: Freeze | None = None
-    """The freeze in force that the new one replaces or extends."""
+    refusal: NotPossible | None = None
+    """Why ``control`` refused the values, if it did."""
 
     class Meta:
         model = Freeze
@@ -171,13 +172,9 @@ class FreezeForm(FreezeModelForm):
             text = gettext("You don't have permission to view all jobs that the freeze affects.")
             self.add_error("namespace", ValidationError(text, code="forbidden"))
             return
-        self.replaced = freeze_in_force(values["namespace"])
-        if self.replaced is not None and not values["replace"]:
-            try:
-                require_same_reason(self.replaced, values["reason"])
-            except NotPossible as refused:
-                error = ValidationError(refused.translate(translation), code=refused.code)
-                self.add_error("replace", error)
+        if self.refusal is not None:
+            text = self.refusal.translate(translation)
+            self.add_error("replace", ValidationError(text, code=self.refusal.code))
 
 
 def _frozen_text(freeze: Freeze) -> str:
@@ -186,6 +183,14 @@ def _frozen_text(freeze: Freeze) -> str:
         return gettext("Frozen until someone ends the freeze.")
     values = {"until": format_site_time(freeze.until), "left": time_left(freeze.until)}
     return gettext("Frozen until %(until)s, %(left)s.") % values
+
+
+def _replaced_text(replaced: Freeze) -> str:
+    if replaced.until is None:
+        text = gettext("Before, scheduling was frozen without an end: %(reason)s")
+        return text % {"reason": replaced.reason}
+    values = {"until": format_site_time(replaced.until), "reason": replaced.reason}
+    return gettext("Before, scheduling was frozen until %(until)s: %(reason)s") % values
 
 
 def _running_runs(freeze: Freeze, request: HttpRequest, site: admin.AdminSite) -> SafeString | None:
@@ -240,7 +245,8 @@ class FreezeAdmin(ActionAdmin[Freeze], AuditedAdmin[Freeze], ListAdmin[Freeze]):
     def get_fields(self, request: HttpRequest, obj: Freeze | None = None) -> Any:
         if obj is None:
             own = ("namespace", "reason", "until")
-            return (*own, "replace") if freezes_in_force(request) else own
+            may_replace = hasattr(request, REFUSAL) or freezes_in_force(request)
+            return (*own, "replace") if may_replace else own
         has_number = getattr(obj, "running_runs", None) is not None
         return (*self.fields, "running_column") if has_number else self.fields
 
@@ -259,6 +265,7 @@ class FreezeAdmin(ActionAdmin[Freeze], AuditedAdmin[Freeze], ListAdmin[Freeze]):
     ) -> Any:
         form: Any = super().get_form(request, obj, change, **kwargs)
         form.allowed_namespaces = tuple(_freezable_namespaces(request, self.admin_site))
+        form.refusal = getattr(request, REFUSAL, None)
         return form
 
     def has_view_permission(self, request: HttpRequest, obj: Freeze | None = None) -> bool:
@@ -307,24 +314,23 @@ class FreezeAdmin(ActionAdmin[Freeze], AuditedAdmin[Freeze], ListAdmin[Freeze]):
             replace=form.cleaned_data["replace"],
             by=request.user.get_username(),
         )
-        if form.replaced is not None:
-            values = {"reason": form.replaced.reason, "end": _frozen_text(form.replaced)}
-            text = gettext("Before, the reason was: %(reason)s. %(end)s") % values
-            self.message_user(request, text, messages.INFO)
+        obj.replaced = freeze.replaced
         for field in Freeze._meta.concrete_fields:
             setattr(obj, field.attname, getattr(freeze, field.attname))
 
     def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             return super().changeform_view(request, *args, **kwargs)
-        except NotPossible as error:  # Another freeze began after the form was checked.
-            self.message_user(request, error.translate(translation), messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
+        except NotPossible as refused:
+            setattr(request, REFUSAL, refused)
+            return super().changeform_view(request, *args, **kwargs)  # the form with the error
 
     def response_add(
         self, request: HttpRequest, obj: Freeze, post_url_continue: str | None = None
     ) -> HttpResponse:
         self.message_user(request, _frozen_text(obj), messages.SUCCESS)
+        if (old := obj.replaced) and (old.reason, old.until) != (obj.reason, obj.until):
+            self.message_user(request, _replaced_text(old), messages.INFO)
         return super().response_add(request, obj, post_url_continue)
 
     def add_form_context(

@@ -71,6 +71,8 @@ def freeze(
     Freezing again with the same reason extends a freeze in force, and never shortens it: the later
     end applies. ``replace`` also allows another reason or an earlier end. ``by`` names who freezes.
 
+    ``replaced`` of the returned freeze is the one that was in force before, or None.
+
     Raises ``NotPossible`` if the freeze would replace another one without ``replace``.
     Raises ``InvalidValue`` if the reason is missing, too long or not storable, if ``until`` is
     naive, in the past or after 2199, or if no job has the namespace.
@@ -123,13 +125,7 @@ def unknown_namespace(namespace: str) -> InvalidValue:
     )
 
 
-def freeze_in_force(namespace: str | None) -> Freeze | None:
-    """Return the freeze in force with exactly this extent. None: all namespaces."""
-    rows = Freeze.objects.using(alias_for(Freeze)).in_force()
-    return rows.filter(namespace=namespace or ALL_NAMESPACES).first()
-
-
-def require_same_reason(freeze: Freeze, reason: str) -> None:
+def _require_same_reason(freeze: Freeze, reason: str) -> None:
     """Raise ``NotPossible`` if the freeze in force has another reason."""
     if reason == freeze.reason:
         return
@@ -167,14 +163,16 @@ def _write_freeze(scope: str, new: dict[str, Any], replace: bool, using: str) ->
             return rows.create(namespace=scope, since=database_now(using), **new)
     except IntegrityError:
         rows.select_for_update().get(namespace=scope)
-    current = freeze_in_force(scope)
+    current = rows.in_force().filter(namespace=scope).first()
     if current is None:
         new |= {"since": database_now(using)}
     elif not replace:
-        require_same_reason(current, new["reason"])
+        _require_same_reason(current, new["reason"])
         new |= {"until": _later_end(current.until, new["until"])}
     rows.filter(namespace=scope).update(**new)
-    return rows.get(namespace=scope)
+    frozen = rows.get(namespace=scope)
+    frozen.replaced = current
+    return frozen
 
 
 def _later_end(first: datetime | None, second: datetime | None) -> datetime | None:

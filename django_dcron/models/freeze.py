@@ -57,6 +57,9 @@ class Freeze(models.Model):
         _("ended by"), max_length=150, blank=True, help_text=_("Empty if the end was planned.")
     )
 
+    replaced: Freeze | None = None
+    """The freeze in force that this one replaced or extended. Only ``freeze`` sets it."""
+
     objects = FreezeQuerySet.as_manager()
 
     class Meta:

@@ -125,19 +125,28 @@ def test_a_frozen_scope_can_be_frozen_again(admin_client: Client) -> None:
     assert Freeze.objects.get().reason == "incident"
     response = add(admin_client, replace="on")
     assert response.status_code == 302
-    assert "incident" in messages_of(response)[0]
+    end, replaced, *_others = messages_of(response)
+    assert "until someone ends" in end
+    assert "incident" in replaced
     freeze = Freeze.objects.get()
     assert (freeze.reason, freeze.until) == ("deploy", None)
+    shown = messages_of(response)
+    admin_client.get(reverse("admin:index"))  # it shows the messages
+    assert len(messages_of(add(admin_client))) == len(shown) - 1, "nothing was replaced"
 
 
-def test_freeze_that_began_after_the_check_of_the_form_is_not_replaced(
+def test_freeze_that_began_after_the_user_opened_the_form_is_not_replaced(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control.freeze("incident")
-    monkeypatch.setattr(admin_freeze, "freeze_in_force", lambda namespace: None)
-    response = add(admin_client)
-    assert (response.status_code, response["Location"]) == (302, reverse(ADD))
-    assert "incident" in messages_of(response)[0]
+    monkeypatch.setattr(admin_freeze, "_read_freezes", lambda *_: [])
+    response = add(admin_client, reason="deploy of shop")
+    form = response.context["adminform"].form
+    page = response.content.decode()
+    assert [*form.errors] == ["replace"]
+    assert html.escape(form.errors["replace"][0]) in page
+    assert 'name="replace"' in page
+    assert "deploy of shop" in page
     assert Freeze.objects.get().reason == "incident"
 
 

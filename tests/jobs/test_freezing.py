@@ -76,9 +76,11 @@ def test_freezing_a_frozen_scope_replaces_reason_and_end_and_keeps_the_beginning
 ) -> None:
     control.freeze("deploy", until=START + MINUTE, by="ann")
     clock.advance(SECOND)
-    control.freeze("incident", replace=True, by="bob")
+    made = control.freeze("incident", replace=True, by="bob")
     row = Freeze.objects.get()
     assert (row.reason, row.frozen_by, row.since, row.until) == ("incident", "bob", START, None)
+    assert made.replaced is not None
+    assert (made.replaced.reason, made.replaced.until) == ("deploy", START + MINUTE)
 
 
 @pytest.mark.parametrize(

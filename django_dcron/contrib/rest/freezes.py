@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.utils import translation
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.exceptions import PermissionDenied
@@ -15,6 +16,7 @@ from django_dcron.contrib.rest.base_serializers import (
     StrictModelSerializer,
     StrictSerializer,
 )
+from django_dcron.contrib.rest.problems import ActionRefused
 from django_dcron.contrib.rest.schema import operation
 from django_dcron.contrib.rest.viewsets import (
     BaseViewSet,
@@ -23,6 +25,7 @@ from django_dcron.contrib.rest.viewsets import (
 )
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.visible_rows import visible_freezes
+from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.freezing import unknown_namespace
 from django_dcron.jobs.pausing import LONGEST_STORED_REASON
 from django_dcron.models import Freeze, Job
@@ -106,13 +109,17 @@ class FreezeViewSet(BaseViewSet):
     def create(self, request: Request) -> Response:
         values = self.validate(NewFreezeSerializer, request.data)
         self._check_affected_jobs_visible(values["namespace"])
-        freeze = control.freeze(
-            values["reason"],
-            values["namespace"],
-            values["until"],
-            replace=values["replace"],
-            by=request.user.get_username(),
-        )
+        try:
+            freeze = control.freeze(
+                values["reason"],
+                values["namespace"],
+                values["until"],
+                replace=values["replace"],
+                by=request.user.get_username(),
+            )
+        except NotPossible as refused:
+            remedy = _('To replace it, send "replace": true.')
+            raise ActionRefused(f"{refused.translate(translation)} {remedy}") from None
         return Response(FreezeSerializer(freeze).data, status=201)
 
     @operation(

@@ -10,7 +10,6 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import InvalidValue, NotPossible
-from django_dcron.jobs.freezing import freeze_in_force
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -53,7 +52,6 @@ def add_namespace(parser: CommandParser) -> None:
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output, now = Output(command, options), database_now(alias_for(Freeze))
     until = option_values.parse_end(options, now)
-    replaced = freeze_in_force(options["namespace"])
     try:
         made = control.freeze(
             options["reason"],
@@ -70,8 +68,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         output.json({"version": 1, "freeze": freeze_document(made)})
         return
     output.line(f"{scope_text(made)}: frozen {_how_long(made)}: {made.reason}", GOOD)
-    if replaced is not None:
-        output.line(f"It was frozen {_how_long(replaced)}: {replaced.reason}")
+    if made.replaced is not None:
+        output.line(f"It was frozen {_how_long(made.replaced)}: {made.replaced.reason}")
 
 
 def _how_long(freeze: Freeze) -> str:

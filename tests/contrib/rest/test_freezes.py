@@ -47,7 +47,7 @@ def test_freeze_list_and_unfreeze(api: Api, admin_user: User) -> None:
 
 def test_freeze_of_someone_else_is_replaced_only_on_request(api: Api) -> None:
     control.freeze("migration")
-    problem(api.post("freezes/", {"reason": "deploy"}), 409)
+    assert "replace" in problem(api.post("freezes/", {"reason": "deploy"}), 409)["detail"]
     assert api.post("freezes/", {"reason": "migration"}).status_code == 201
     assert api.post("freezes/", {"reason": "deploy", "replace": True}).status_code == 201
     assert Freeze.objects.get().reason == "deploy"

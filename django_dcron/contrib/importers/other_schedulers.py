@@ -99,12 +99,13 @@ def find_changes(jobs: JobQuerySet, now: datetime) -> Iterator[SourceChanges]:
     """
     working = dict(_working(jobs).order_by().values_list("pk", "import_source"))
     waiting = {job.pk: job.import_source for job in awaiting_jobs(jobs)}
-    for source in sorted({*working.values(), *waiting.values()}):
+    sources_at_work = {*working.values()}
+    for source in sorted({*sources_at_work, *waiting.values()}):
         with suppress(SourceProblem, DatabaseError):
             plans = compare_entries(
                 SCHEDULERS[source].read(now).entries, options=ComparisonOptions(source=source)
             )
-            edited = [plan for plan in plans if source in working.values() and _is_edited(plan)]
+            edited = [plan for plan in plans if source in sources_at_work and _is_edited(plan)]
             yield SourceChanges(
                 source,
                 tuple(str(plan) for plan in edited if _is_added(plan)),

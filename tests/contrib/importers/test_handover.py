@@ -1344,11 +1344,12 @@ def test_doctor_names_jobs_whose_entry_was_disabled_after_the_switch() -> None:
         notes = call("doctor", "--json").json["notes"]
         return [note for note in notes if "manage.py dcron pause" in note]
 
-    for name in ("stopped", "stopped too", "same", "never"):
+    for name in ("stopped", "stopped too", "same", "never", "only here"):
         crontab_row(name, **twelve_hours_from_now())
-    PeriodicTask.objects.filter(name="never").update(enabled=False)
+    PeriodicTask.objects.filter(name__in=["never", "only here"]).update(enabled=False)
     assert call("import", SOURCE, "--apply").code == 0
-    assert not noted()
+    control.resume(Job.objects.get(name="only here"))
+    assert not noted(), "the entries are as they were when they were imported"
     PeriodicTask.objects.filter(name__startswith="stopped").update(enabled=False)
     (note,) = noted()
     assert "2 entries were disabled since the last import" in note
@@ -1358,7 +1359,7 @@ def test_doctor_names_jobs_whose_entry_was_disabled_after_the_switch() -> None:
     assert call(*shlex.split(note.partition("manage.py dcron ")[2])).code == 0
     assert not noted()
     enabled = Job.objects.filter(enabled=True).values_list("name", flat=True)
-    assert [*enabled] == ["same"]
+    assert {*enabled} == {"same", "only here"}
 
 
 def test_doctor_reports_enabled_entries_that_were_not_imported() -> None:

@@ -7,7 +7,8 @@ Invariants:
 - The phase of an interval differs between the schedulers, so any source run within one interval
   matches.
 - Otherwise, a shadow run matches one source run. A second source run counts as a duplicate.
-- A shadow that is paused here although its entry is enabled isn't compared: it has no runs.
+- A shadow that is paused here although its entry is enabled is compared until its last run. Later
+  source runs don't count.
 - As many runs as possible match. Each source run matches the latest shadow run that no later source
   run needs.
 """
@@ -86,7 +87,7 @@ class ShadowComparison:
     shared_task: str = ""
     """The task that other entries run, too, so that the job can't be compared. Usually empty."""
     paused: bool = False
-    """Whether the job isn't compared, because it is paused here although its entry is enabled."""
+    """Whether the job is paused here although its entry is enabled."""
     edited: Changes = field(default_factory=dict)
     """Maps the fields of ``TIMES`` that differ to the job's value and the source's.
 
@@ -95,7 +96,12 @@ class ShadowComparison:
 
     @property
     def is_comparable(self) -> bool:
-        return not (self.shared_task or self.paused)
+        return not (self.shared_task or self.is_left_out)
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether nothing was compared because the job is paused."""
+        return self.paused and not (self.compared or self.shared_task)
 
     @property
     def differs(self) -> bool:
@@ -125,20 +131,19 @@ class Coverage:
     shared: int = 0
     """Shadows that share their task with other entries."""
     paused: int = 0
-    """Shadows that are paused here although their entries are enabled."""
+    """Shadows with nothing to compare that are paused here although their entries are enabled."""
 
     @classmethod
     def of(cls, shadows: Collection[ShadowComparison]) -> Coverage:
         comparable = [each for each in shadows if each.is_comparable]
-        paused = sum(each.paused for each in shadows)
         return cls(
             shadows=len(comparable),
             due=sum(bool(each.runs or each.compared) for each in comparable),
             compared=sum(bool(each.compared) for each in comparable),
             runs=sum(each.runs for each in comparable),
             compared_runs=sum(each.compared for each in comparable),
-            shared=len(shadows) - len(comparable) - paused,
-            paused=paused,
+            shared=sum(bool(each.shared_task) for each in shadows),
+            paused=sum(each.is_left_out for each in shadows),
         )
 
     def suffices(self, percent: int) -> bool:
@@ -170,9 +175,7 @@ def compare_shadows(
     }
     shadow_times = _due_times([job.pk for job in shadows], since)
     return [
-        ShadowComparison(job, 0, paused=True)
-        if job.is_paused and entry.is_enabled
-        else _with_edits(
+        _with_edits(
             _compare(
                 job,
                 shadow_times.get(job.pk, []),
@@ -181,6 +184,7 @@ def compare_shadows(
                 max(since, job.created_at + LATE),
                 now,
                 source_runs.shared_tasks.get(entry.origin, ""),
+                paused=job.is_paused and entry.is_enabled,
             ),
             entry,
         )
@@ -217,12 +221,15 @@ def _compare(
     since: datetime,
     now: datetime,
     shared_task: str,
+    *,
+    paused: bool,
 ) -> ShadowComparison:
     """Compare one shadow job with its ``source_times``, which are part of ``source_runs``."""
     interval = job.parsed_schedule.interval or timedelta()
     late, early = LATE + interval, EARLY + interval
     shadow_times, source_times = sorted(shadow_times), sorted(source_times)
-    compared = [at for at in source_times if at >= since + interval]
+    until = max(shadow_times if paused else source_times, default=since - LATE)
+    compared = _between(source_times, since + interval, until)
     candidates = [
         due for due in shadow_times if not _between(source_times, due - early, due + late)
     ]
@@ -232,7 +239,7 @@ def _compare(
     if source_runs.complete:
         begin, timeout = since, late
     else:
-        begin, timeout = (compared[-1] if compared else since), WRITE_DELAY + late
+        begin, timeout = max(since, *source_times[-1:]), WRITE_DELAY + late
     only_in_shadow = [
         _shadow_difference(due, shadow_times, source_times)
         for due in candidates
@@ -249,6 +256,7 @@ def _compare(
         max(latest, timedelta()),
         runs=len(_between(shadow_times, since, now)),
         shared_task=shared_task,
+        paused=paused,
     )
 
 

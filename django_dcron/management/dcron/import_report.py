@@ -85,15 +85,8 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
     if source_runs.unread:
         unread = number_of(len(source_runs.unread), "entry", "entries")
         raise negative_result(f"{unread} with unknown run times{above}.")
-    if not (coverage.shadows or coverage.shared):
-        paused = number_of(coverage.paused, "shadow is", "shadows are")
-        raise usage_error(f"Nothing can be compared: {paused} paused here.")
     if not coverage.shadows:
-        shadows_text = number_of(coverage.shared, "shadow shares", "shadows share")
-        raise usage_error(
-            f"Nothing can be compared: {shadows_text} a task with other entries. Compare the log "
-            "of beat with manage.py dcron history."
-        )
+        raise usage_error(nothing_comparable_text(coverage))
     if not coverage.suffices(options["at_least"]):
         delay = f" {BEAT_STORES_LATER}" if options["source"] == celery_beat.SOURCE else ""
         raise usage_error(
@@ -102,6 +95,18 @@ def report(out: Output, options: dict[str, Any], contents: SourceContents) -> No
             f"earlier --since.{delay} Without workers, shadows never run: see manage.py dcron "
             "doctor."
         )
+
+
+def nothing_comparable_text(coverage: Coverage) -> str:
+    reasons, hint = [], ""
+    if coverage.paused:
+        shadows = number_of(coverage.paused, "shadow is", "shadows are")
+        reasons.append(f"{shadows} paused here")
+    if coverage.shared:
+        shadows = number_of(coverage.shared, "shadow shares", "shadows share")
+        reasons.append(f"{shadows} a task with other entries")
+        hint = " Compare the log of beat with manage.py dcron history."
+    return f"Nothing can be compared: {', and '.join(reasons)}.{hint}"
 
 
 def _show_report(
@@ -126,9 +131,13 @@ def _show_report(
                 "there",
                 WARNING,
             )
-    if paused := NamedCount.of([str(shadow.job) for shadow in shadows if shadow.paused]):
+    if paused := NamedCount.of([str(shadow.job) for shadow in shadows if shadow.is_left_out]):
         isnt = number_of(paused.number, "shadow isn't", "shadows aren't")
         out.line(f"! {isnt} compared: paused here: {paused.listed}", WARNING)
+    comparable = [shadow for shadow in shadows if shadow.is_comparable]
+    if paused := NamedCount.of([str(shadow.job) for shadow in comparable if shadow.paused]):
+        paused_text = number_of(paused.number, "paused shadow is", "paused shadows are")
+        out.line(f"! {paused_text} compared until the last shadow run: {paused.listed}", WARNING)
     matched = sum(shadow.matched for shadow in shadows)
     in_source = sum(len(shadow.only_in_source) for shadow in shadows)
     in_shadow = sum(len(shadow.only_in_shadow) for shadow in shadows)
@@ -151,7 +160,6 @@ def _show_report(
             "The other scheduler stores only the latest run of each entry, so earlier shadow runs "
             "can't be compared."
         )
-    comparable = [shadow for shadow in shadows if shadow.is_comparable]
     if silent := [shadow.job for shadow in comparable if not (shadow.runs or shadow.compared)]:
         named = ", ".join(map(str, silent[:SILENT_NAMED]))
         more = ", ..." if len(silent) > SILENT_NAMED else ""

@@ -22,7 +22,7 @@ from django_dcron.contrib.importers.source_contents import SourceEntry, SourceRu
 from django_dcron.contrib.importers.writing import apply_entry_plans
 from django_dcron.exceptions import InvalidArguments, UnknownTarget
 from django_dcron.management.dcron.exits import USAGE_ERROR
-from django_dcron.management.dcron.import_report import difference_reason
+from django_dcron.management.dcron.import_report import difference_reason, nothing_comparable_text
 from django_dcron.management.dcron.output import iso, time_text
 from django_dcron.models import Job, Run
 from django_dcron.models.job_states import EXHAUSTED
@@ -320,6 +320,40 @@ def test_shadow_that_a_person_paused_is_not_compared() -> None:
     assert (found.paused, found.differs, found.compared) == (True, False, 0)
     coverage = Coverage.of([found])
     assert (coverage.shadows, coverage.due, coverage.paused, coverage.shared) == (0, 0, 1, 0)
+
+
+def test_shadow_that_a_person_paused_is_compared_until_its_last_run() -> None:
+    job = shadow_with_runs([at(0), at(10), at(12), at(20)])
+    source_runs = [at(0, 1), at(5), at(10, 1), at(20, 1), at(25)]
+    control.pause(job, "ask Ann")
+    found = report(source_runs)
+    assert (found.paused, found.is_comparable, found.runs, found.matched) == (True, True, 4, 2)
+    assert [each.at for each in found.only_in_source] == [at(5)]
+    assert [each.at for each in found.only_in_shadow] == [at(12)]
+    coverage = Coverage.of([found])
+    assert (coverage.shadows, coverage.due, coverage.paused) == (1, 1, 0)
+    latest_only = report(source_runs[-1:], complete=False)
+    assert (latest_only.is_left_out, latest_only.differs) == (True, False)
+
+
+def test_paused_shadow_of_a_disabled_entry_is_compared_as_usual() -> None:
+    job = shadow_with_runs([at(0)])
+    control.pause(job, "as in the source")
+    runs = SourceRuns({"row a": [at(0, 1), at(5)]}, True)
+    (found,) = compare_shadows([entry(enabled=False)], "default", runs, START, NOW)
+    assert (found.paused, found.matched) == (False, 1)
+    assert [each.at for each in found.only_in_source] == [at(5)]
+
+
+def test_report_that_compares_nothing_names_all_reasons() -> None:
+    paused = ShadowComparison(Job(), 0, paused=True)
+    shared = ShadowComparison(Job(), 0, shared_task="tests.app.tasks.echo")
+    both = replace(shared, paused=True)
+    coverage = Coverage.of([paused, shared, both])
+    assert (coverage.shadows, coverage.paused, coverage.shared) == (0, 1, 2)
+    text = nothing_comparable_text(coverage)
+    assert "1 shadow is paused here" in text
+    assert "2 shadows share a task" in text
 
 
 def test_one_off_that_has_run_is_compared_although_it_is_finished() -> None:

@@ -34,6 +34,7 @@ from django_dcron.jobs.audit.entries import (
     AUTOMATIC_CHANGES,
     READ,
     LoggedChange,
+    changing_entries_of,
     entries_of,
     read_change,
 )
@@ -200,15 +201,19 @@ def _require_future_end(paused_until: datetime, using: str) -> None:
 
 def later_changes(job: Job, entry: AuditEntry) -> dict[str, AuditEntry]:
     """Return the last entry after ``entry`` that changed each field."""
-    later = entries_of(job).filter(pk__gt=entry.pk).order_by("pk")
-    return {name: each for each in later for name in each.after}
+    later = _changes_after(entry, job).order_by("pk").only("after", "version", "actor", "via", "at")
+    return {name: each for each in later.iterator() for name in each.after}
 
 
 def fields_changed_later(job: Job, entry: AuditEntry) -> set[str] | None:
-    """Return the fields that entries after ``entry`` changed; None with over ``READ`` entries."""
-    later = entries_of(job).filter(pk__gt=entry.pk).values_list("after", flat=True)
+    """Return the fields that changes after ``entry`` set; None with over ``READ`` changes."""
+    later = _changes_after(entry, job).values_list("after", flat=True)
     changes = list(later[: READ + 1])
     return None if len(changes) > READ else {name for after in changes for name in after}
+
+
+def _changes_after(entry: AuditEntry, job: Job) -> AuditEntryQuerySet:
+    return changing_entries_of(job).filter(pk__gt=entry.pk)
 
 
 def _not_an_edit(job: Job, entry: AuditEntry) -> NotPossible:

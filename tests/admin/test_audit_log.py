@@ -317,13 +317,15 @@ def test_edit_of_a_pause_has_no_link_if_the_next_page_of_the_history_has_a_later
     assert _history(admin_client, job).context["lines"][1].revert_url == ""
 
 
-def test_edits_before_too_many_later_entries_have_no_link(
+def test_edits_before_too_many_later_changes_have_no_link(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job()
     job.max_attempts = 4
     control.save(job)
     record_changes([AuditedChange(AuditAction.CHANGE, job)] * 100, "default")
+    for about_new_runs in (AuditAction.BACKFILL, AuditAction.RERUN):
+        record_changes([AuditedChange(about_new_runs, job)] * 3, "default")
     monkeypatch.setattr(reverting, "READ", 2)
     assert _history(admin_client, job).context["lines"][1].revert_url == _revert_url(job, 2)
     monkeypatch.setattr(reverting, "READ", 1)

@@ -63,7 +63,7 @@ def with_revert_urls(
 
     An edit has a link if the user may revert it, the log has its old values, and its fields weren't
     changed again. ``changed_later`` has the fields of the entries after the lines. If it is None,
-    too many entries follow to read them, and no line has a link.
+    too many changes follow to read them, and no line has a link.
     """
     if changed_later is None:
         return lines

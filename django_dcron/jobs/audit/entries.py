@@ -70,10 +70,14 @@ def entries_of(row: Model) -> AuditEntryQuerySet:
     return entries.filter(kind=str(row._meta.model_name), object_id=str(row.pk))
 
 
+def changing_entries_of(job: Job) -> AuditEntryQuerySet:
+    """Return the entries of the job except those about new runs, unordered."""
+    return entries_of(job).exclude(action__in=ABOUT_NEW_RUNS)
+
+
 def logged_changes_of(job: Job) -> list[LoggedChange]:
     """Return the changes of the job, oldest first."""
-    changes = entries_of(job).exclude(action__in=ABOUT_NEW_RUNS)
-    latest = changes.order_by("-at", "-pk")[:READ]
+    latest = changing_entries_of(job).order_by("-at", "-pk")[:READ]
     return [read_change(entry) for entry in reversed(latest)]
 
 

@@ -31,7 +31,7 @@ from django_dcron.db.now import UtcNow, database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.db.session_limits import brief_transaction
 from django_dcron.jobs import chains
-from django_dcron.jobs.audit.entries import FOLLOWED_DELETED
+from django_dcron.jobs.audit.entries import FOLLOWED_DELETED, entries_of
 from django_dcron.jobs.audit.recording import record_deletion, record_saves
 from django_dcron.jobs.batch_reading import ORIGIN
 from django_dcron.jobs.cursors import disable_exhausted
@@ -42,6 +42,7 @@ from django_dcron.jobs.row_arguments import require_row
 from django_dcron.models import (
     AlertCheck,
     Attempt,
+    AuditAction,
     Cursor,
     Definition,
     DeletedImport,
@@ -188,10 +189,11 @@ def _store_definition(job: Job, cursor: Cursor | None, using: str) -> None:
         if same_json(field.redacted(json_value), json_value)
     }
     phase = (cursor.previous_at or cursor.next_at) if cursor is not None else None
-    # A job whose row was loaded again, for example by ``loaddata``, may be deleted again.
+    entry = entries_of(job).filter(action=AuditAction.DELETE).only("pk").latest("pk")
     Deletion.objects.using(using).update_or_create(
         job_id=job.pk,
         defaults={
+            "entry_id": entry.pk,
             "label": str(job),
             "deleted_at": database_now(using),
             "values": values,

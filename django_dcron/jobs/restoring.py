@@ -7,7 +7,8 @@ Invariants:
 - If the work of the source was handed back after the deletion, the restored job waits for the next
   handover. Otherwise, the source and the job would do the same work. For the same reason, a pause
   with an end then stays until a person ends it.
-- A deletion is undone once. Otherwise, two enabled jobs could do the same work.
+- Only the latest deletion of a job is undone, and only once. Otherwise, two enabled jobs could do
+  the same work.
 - The restored job belongs to the declaration or to the import entry of the deleted job. So a sync
   or an import doesn't take the restored job for another job.
 - The restored job has a new id and no occurrence before its creation. ``@every`` keeps its phase.
@@ -22,6 +23,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils.translation import gettext
 
 from django_dcron.db.contention import despite_contention
@@ -56,7 +58,7 @@ def deletion_of(label: str) -> AuditEntry | None:
         deletion = rows.filter(pk=int(label)).first()
     if deletion is None:
         return None
-    return deletions().filter(object_id=str(deletion.pk)).order_by("pk").last()
+    return deletions().filter(pk=deletion.entry_id).first()
 
 
 def deleted_row_of(entry: AuditEntry) -> Job | None:
@@ -76,17 +78,35 @@ def restored_job_of(entry: AuditEntry) -> RestoredJob | None:
 
     The job may have been renamed, or deleted in turn.
     """
-    using = alias_for(Job)
-    deletion = Deletion.objects.using(using).filter(pk=int(entry.object_id)).first()
-    if deletion is None or deletion.restored_job_id is None:
+    deletion = _stored(entry).first()
+    return _restored_job(deletion) if deletion is not None else None
+
+
+def _stored(entry: AuditEntry) -> QuerySet[Deletion]:
+    """Return the row that undoes the deletion. A later deletion of the job overwrites it."""
+    rows = Deletion.objects.using(alias_for(Deletion))
+    return rows.filter(pk=int(entry.object_id), entry_id=entry.pk)
+
+
+def _restored_job(deletion: Deletion) -> RestoredJob | None:
+    if deletion.restored_job_id is None:
         return None
-    row = Job.with_deleted.using(using).filter(pk=deletion.restored_job_id).first()
+    row = Job.with_deleted.using(alias_for(Job)).filter(pk=deletion.restored_job_id).first()
     return RestoredJob(deletion.label if row is None else str(row), deletion.restored_job_id)
 
 
-def require_not_undone(entry: AuditEntry) -> None:
-    """Raise ``NotPossible`` if the deletion was undone before."""
-    if (restored := restored_job_of(entry)) is not None:
+def is_undoable(entry: AuditEntry) -> bool:
+    """Return whether the deletion wasn't undone, and what undoes it is stored."""
+    return _stored(entry).filter(restored_job_id=None).exists()
+
+
+def require_undoable(entry: AuditEntry, *, lock: bool = False) -> Deletion:
+    """Return what undoes the deletion. Raises ``NotPossible`` if it was undone or isn't stored."""
+    rows = _stored(entry)
+    deletion = (rows.select_for_update() if lock else rows).first()
+    if deletion is None:
+        raise _not_stored(entry)
+    if (restored := _restored_job(deletion)) is not None:
         raise NotPossible(
             _(
                 "The deletion of %(job)s was already undone. The restored job is %(restored)s "
@@ -97,6 +117,7 @@ def require_not_undone(entry: AuditEntry) -> None:
             number=restored.number,
             code="already_undone",
         )
+    return deletion
 
 
 def restore(entry: AuditEntry, *, check: Callable[[Job], object] = lambda job: None) -> Job:
@@ -108,10 +129,10 @@ def restore(entry: AuditEntry, *, check: Callable[[Job], object] = lambda job: N
     job, and jobs that followed the deleted job don't follow the new one.
 
     Raises ``NotPossible`` if the entry isn't the deletion of a job, if the deletion was already
-    undone, if an import has created the job again, or if a value isn't stored anymore. A value
-    with secrets is stored only with the history of the deleted job. Raises ``ValidationError`` by
-    field if a value isn't valid anymore, for example because another job has the name. Then nothing
-    is created.
+    undone, if the job was deleted again later, if an import has created the job again, or if a
+    value isn't stored anymore. A value with secrets is stored only with the history of the deleted
+    job. Raises ``ValidationError`` by field if a value isn't valid anymore, for example because
+    another job has the name. Then nothing is created.
 
     ``check`` is called with the job before it is saved, and raises an error if the user may not
     create such a job.
@@ -129,11 +150,7 @@ def _restore(entry: AuditEntry, check: Callable[[Job], object], using: str) -> J
     author = entry.actor or entry.via
     text = f"restores job {entry.job_id} ({author}, {format_time_to_store(entry.at)})"
     with transaction.atomic(using=using):
-        rows = Deletion.objects.using(using).filter(pk=int(entry.object_id))
-        deletion = rows.select_for_update().first()
-        require_not_undone(entry)
-        if deletion is None:
-            raise _not_stored(entry)
+        deletion = require_undoable(entry, lock=True)
         job = _deleted_job(entry, deletion.values, using)
         _require_no_new_import(job, using)
         _require_free_name(job, using)
@@ -141,7 +158,7 @@ def _restore(entry: AuditEntry, check: Callable[[Job], object], using: str) -> J
         check(job)
         save_change(JobToSave(job, reason=text, phase=deletion.phase))
         forget_deleted_import(job, using)
-        rows.update(restored_job_id=job.pk)
+        _stored(entry).update(restored_job_id=job.pk)
     return job
 
 

@@ -1186,6 +1186,7 @@ class Migration(migrations.Migration):
                         primary_key=True, serialize=False, verbose_name="job ID"
                     ),
                 ),
+                ("entry_id", models.BigIntegerField(verbose_name="audit entry")),
                 (
                     "label",
                     django_dcron.models.exact_text.ExactCharField(

@@ -5,6 +5,8 @@ Invariants:
 - ``jobs.deletion`` writes the row. ``jobs.audit.retention`` deletes it with the audit entry of the
   deletion. ``jobs.restoring`` marks it when the deletion is undone.
 - A deletion is undone once.
+- A job whose row was loaded again, for example by ``loaddata``, may be deleted again. Then the row
+  belongs to the latest deletion, and the earlier ones can't be undone.
 - Values are whole. A value with secrets is omitted, because the row stays after the history has
   been erased.
 """
@@ -20,6 +22,8 @@ from django_dcron.models.exact_text import ExactCharField
 
 class Deletion(models.Model):
     job_id = models.BigIntegerField(_("job ID"), primary_key=True)
+    entry_id = models.BigIntegerField(_("audit entry"))
+    """The ID of the audit entry of the deletion."""
     label = ExactCharField(_("job"), max_length=LONGEST_LABEL)
     deleted_at = models.DateTimeField(_("deleted at"))
     values = models.JSONField(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
@@ -17,7 +18,7 @@ from django_dcron.admin.lists import bounded
 from django_dcron.contrib.importers.origins import store_who_works
 from django_dcron.jobs import deletion
 from django_dcron.jobs.deletion import delete_job
-from django_dcron.models import Attempt, AuditEntry, Calendar, Cursor, Job, Link, Run
+from django_dcron.models import Attempt, AuditEntry, Calendar, Cursor, Deletion, Job, Link, Run
 from django_dcron.targets import cron
 from tests.admin.conftest import (
     NOON,
@@ -241,6 +242,18 @@ def test_deletion_is_undone_after_a_confirmation(admin_client: Client, job: Job)
     for method in (admin_client.get, admin_client.post):
         assert f"number {restored.pk}" in " ".join(messages(method(url, follow=True)))
     assert Job.objects.filter(name=job.name).get() == restored
+
+
+def test_deletion_that_is_no_longer_stored_has_no_link(admin_client: Client, job: Job) -> None:
+    control.delete(job)
+    entry_url = reverse("admin:django_dcron_auditentry_change", args=[_deletion().pk])
+    url = _restore_url(_deletion())
+    assert url in admin_client.get(entry_url).content.decode()
+    Deletion.objects.update(entry_id=F("entry_id") + 1)  # the job was deleted again
+    assert url not in admin_client.get(entry_url).content.decode()
+    response = admin_client.get(url, follow=True)
+    assert response.redirect_chain == [(list_url("job"), 302)]
+    assert job.name in " ".join(messages(response))
 
 
 @pytest.mark.parametrize(

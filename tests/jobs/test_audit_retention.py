@@ -54,6 +54,18 @@ def test_deletion_is_deleted_with_its_entry(settings: Settings) -> None:
     assert not Deletion.objects.exists()
 
 
+def test_expired_entry_of_an_earlier_deletion_keeps_what_undoes_the_latest_one() -> None:
+    """A job may be deleted several times if its row was loaded again."""
+    control.delete(make_idle_job())
+    latest = AuditEntry.objects.latest("pk")
+    earlier = AuditEntry.objects.get(pk=latest.pk)
+    earlier.pk, earlier._state.adding, earlier.at = None, True, _now() - 100 * DAY
+    earlier.save()
+    list(prune_audit_log(_now))
+    assert not AuditEntry.objects.filter(pk=earlier.pk).exists()
+    control.restore(latest)
+
+
 def test_command_deletes_expired_entries_unless_jobs_are_named() -> None:
     assert call("prune", "--namespace", "default", "--json").json["audit_entries"] == 0
     assert call("prune", "--dry-run", "--json").json["audit_entries"] == 3

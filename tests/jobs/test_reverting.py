@@ -453,11 +453,22 @@ def test_deletion_is_undone_once() -> None:
 def test_job_whose_row_was_loaded_again_is_deleted_and_restored_again() -> None:
     job = make_idle_job(name="report")
     stored = serialize("json", [job])
-    Job.objects.filter(pk=control.restore(deletion(job)).pk).delete()
+    first = deletion(job)
+    Job.objects.filter(pk=control.restore(first).pk).delete()
     for loaded in deserialize("json", stored):
         loaded.save()
-    restored = control.restore(deletion(job))
-    assert (restored.name, Job.objects.get()) == ("report", restored)
+    job.refresh_from_db()
+    job.description = "as it was deleted again"
+    control.save(job)
+    second = deletion(job)
+    assert deletion_of("report") == second
+    for _ in range(2):
+        with pytest.raises(NotPossible) as caught:
+            control.restore(first)
+        assert caught.value.code == "not_stored"
+        if not Job.objects.exists():
+            restored = control.restore(second)
+    assert (restored.description, Job.objects.get()) == ("as it was deleted again", restored)
 
 
 def test_finished_job_is_restored_without_an_occurrence() -> None:

@@ -37,7 +37,7 @@ from django_dcron.diagnosis.job_references import require_visible_references
 from django_dcron.diagnosis.start_caution import restore_cautions
 from django_dcron.jobs.audit.entries import read_change
 from django_dcron.jobs.representation import JOB_FIELDS
-from django_dcron.jobs.restoring import deletions, require_not_undone, restored_job_of
+from django_dcron.jobs.restoring import deletions, is_undoable, require_undoable
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Job
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 
@@ -63,7 +63,7 @@ def can_restore(request: HttpRequest, entry: AuditEntry, site: AdminSite) -> boo
         return False
     if not site.is_registered(Job) or not _may_create(site.get_model_admin(Job), request, entry):
         return False
-    return restored_job_of(entry) is None
+    return is_undoable(entry)
 
 
 def _has_permission(model_admin: ModelAdmin[Job], request: HttpRequest) -> bool:
@@ -98,7 +98,7 @@ def restore_view(model_admin: JobAdmin, request: HttpRequest, entry_id: int) -> 
         raise PermissionDenied
     try:
         if request.method != "POST":
-            require_not_undone(entry)
+            require_undoable(entry)
             return _page(model_admin, request, entry)
         scope = admin_scope(request, model_admin.admin_site)
         check = partial(require_visible_references, before=Job(), scope=scope)

@@ -34,5 +34,6 @@ def prune_audit_log(now: Callable[[], datetime], *, dry_run: bool = False) -> It
             job_ids = [int(key) for key in deletions.values_list("object_id", flat=True)]
             number = entries.delete_for_retention(keys)
             if job_ids:
-                Deletion.objects.using(using).filter(pk__in=job_ids).delete()
+                undoable = Deletion.objects.using(using).filter(pk__in=job_ids, entry_id__in=keys)
+                undoable.delete()
         yield number

@@ -1242,6 +1242,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("succeeded", models.PositiveBigIntegerField(default=0, verbose_name="succeeded")),
+                (
+                    "shadow_runs",
+                    models.PositiveBigIntegerField(default=0, verbose_name="runs of a shadow"),
+                ),
                 ("failed", models.PositiveBigIntegerField(default=0, verbose_name="failed")),
                 ("missed", models.PositiveBigIntegerField(default=0, verbose_name="missed")),
                 (
@@ -1376,6 +1380,14 @@ class Migration(migrations.Migration):
                     models.CharField(blank=True, max_length=10, verbose_name="last outcome"),
                 ),
                 ("last_finished_at", models.DateTimeField(null=True, verbose_name="last finished")),
+                (
+                    "last_was_shadow",
+                    models.BooleanField(
+                        default=False,
+                        editable=False,
+                        help_text="Whether the last run was one of a shadow, which executed nothing.",
+                    ),
+                ),
                 (
                     "followed",
                     models.BooleanField(

@@ -13,6 +13,7 @@ class AlertCheck(models.Model):
         Job, on_delete=models.CASCADE, primary_key=True, related_name="alert_check"
     )
     succeeded = models.PositiveBigIntegerField(_("succeeded"), default=0)
+    shadow_runs = models.PositiveBigIntegerField(_("runs of a shadow"), default=0)
     failed = models.PositiveBigIntegerField(_("failed"), default=0)
     missed = models.PositiveBigIntegerField(_("missed"), default=0)
     consecutive_failures = models.PositiveIntegerField(_("consecutive failures"), default=0)

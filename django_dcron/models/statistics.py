@@ -66,6 +66,11 @@ class Statistics(models.Model):
     consecutive_failures = models.PositiveIntegerField(_("consecutive failures"), default=0)
     last_state = models.CharField(_("last outcome"), max_length=10, blank=True)
     last_finished_at = models.DateTimeField(_("last finished"), null=True)
+    last_was_shadow = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text=_("Whether the last run was one of a shadow, which executed nothing."),
+    )
     followed = models.BooleanField(
         default=False, editable=False, help_text=_("Whether other jobs run after this job.")
     )
@@ -111,9 +116,9 @@ class PendingCount(models.Model):
 
 
 LATE_SUCCESSES = "late_successes"
+"""A counter that doesn't belong to a state. It doesn't change a job's last outcome."""
 SHADOW_RUNS = "shadow_runs"
-ADDITIONAL = frozenset({LATE_SUCCESSES, SHADOW_RUNS})
-"""Counters that don't belong to a state. They don't change a job's last outcome."""
+"""A counter of successes. They also count as ``State.SUCCEEDED``."""
 
 
 def count_ended_runs(job_ids: Collection[int], state: State, number: int = 1) -> None:
@@ -129,8 +134,9 @@ def count_late_success(job_id: int) -> None:
 
 
 def count_shadow_run(job_id: int) -> None:
-    """Count a success of a shadow, in addition to ``count_ended_runs``."""
-    _count([job_id], SHADOW_RUNS, 1, {SHADOW_RUNS: F(SHADOW_RUNS) + 1})
+    """Count a success of a shadow, instead of ``count_ended_runs``."""
+    columns = counter_updates(State.SUCCEEDED) | {"last_was_shadow": True}
+    _count([job_id], SHADOW_RUNS, 1, columns | {SHADOW_RUNS: F(SHADOW_RUNS) + 1})
 
 
 def _count(job_ids: Collection[int], counter: str, number: int, columns: dict[str, Any]) -> None:
@@ -197,7 +203,10 @@ def pending_counts(job_ids: Collection[int]) -> dict[int, Counter[str]]:
     rows = PendingCount.objects.using(alias_for(PendingCount)).filter(job__in=job_ids)
     counts: dict[int, Counter[str]] = {}
     for job_id, counter, number in rows.values_list("job_id", "counter", "number"):
-        counts.setdefault(job_id, Counter())[counter] += number
+        of_job = counts.setdefault(job_id, Counter())
+        of_job[counter] += number
+        if counter == SHADOW_RUNS:
+            of_job[State.SUCCEEDED.value] += number
     return counts
 
 
@@ -207,6 +216,7 @@ def counter_updates(state: State, number: int = 1) -> dict[str, Any]:
         state.value: F(state.value) + number,
         "last_state": state,
         "last_finished_at": UtcNow(),
+        "last_was_shadow": False,
     }
     if state is State.SUCCEEDED:
         columns["consecutive_failures"] = 0

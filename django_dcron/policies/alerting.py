@@ -11,7 +11,8 @@ Invariants:
 - A rule reports consecutive failures once, when their number reaches the rule's threshold. A rule
   with ``"after": "every"`` reports each failure.
 - Rules about failures and recovery ignore failures of muted incidents.
-- Only a success ends the failures that a recovery follows. Resuming a job doesn't.
+- Only a success that executed the target ends the failures that a recovery follows. A resume or the
+  run of a shadow doesn't.
 - An auto-pause is reported once, even if runs that a user starts end while it lasts.
 """
 
@@ -276,6 +277,13 @@ class JobCounters:
     """The most consecutive failures since the last success, despite resumes of the job."""
     pause_after_failures: int = 1
     """The number of consecutive failures that auto-pauses the job."""
+    shadow_runs: int = 0
+    """The successes that executed nothing, because the job was a shadow."""
+
+    @property
+    def executed(self) -> int:
+        """The number of successes that executed the target."""
+        return self.succeeded - self.shadow_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +327,7 @@ def without_muted(
 
 def count_unrecovered_failures(before: JobCounters, now: JobCounters) -> int:
     """Return the most consecutive failures since the last success, at the reading ``now``."""
-    if now.succeeded > before.succeeded:
+    if now.executed > before.executed:
         return now.consecutive_failures
     # If a resume between the readings ended consecutive failures, there was at least one.
     new = max(now.consecutive_failures, min(now.failed - before.failed, 1))
@@ -360,9 +368,7 @@ def _event_for_rule(rule: Rule, before: JobCounters, now: JobCounters) -> Event 
             # If the failures began and ended between the readings, there was at least one.
             longest = max(now.consecutive_failures, 1)
             return Event(rule, longest) if base < rule.after <= longest else None
-        case AlertKind.RECOVERED if (
-            now.succeeded > before.succeeded and not now.consecutive_failures
-        ):
+        case AlertKind.RECOVERED if now.executed > before.executed and not now.consecutive_failures:
             failed = max(before.consecutive_failures, before.unrecovered_failures)
             longest = max(failed, min(failures, 1))
             return Event(rule, longest) if longest >= rule.after else None

@@ -242,9 +242,10 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
                 woken = slot_queue.wake_next(run.job_id)
             if facts.followed:
                 followers = chains.create_followers(run, state)
-        count_ended_runs([run.job_id], state)
         if reason == NOT_EXECUTED:
             count_shadow_run(run.job_id)
+        else:
+            count_ended_runs([run.job_id], state)
         placed = limits.free_places([run.pk]) if limited else []
     return [*([] if woken is None else [woken]), *followers, *placed]
 

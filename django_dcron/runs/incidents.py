@@ -15,7 +15,8 @@ Invariants:
   run afterwards.
 - A job has at most ``LIMIT_PER_JOB`` incidents with a message. After that, failures with a new
   message belong to one incident per exception, without a message.
-- A success resolves an incident only if it ended after the incident's latest failure.
+- A success resolves an incident only if it ended after the incident's latest failure, and executed
+  the target. The run of a shadow executes nothing.
 """
 
 from __future__ import annotations
@@ -143,6 +144,7 @@ def _later_successes() -> QuerySet[Statistics]:
     return Statistics.objects.filter(
         job=OuterRef("job_id"),
         last_state=State.SUCCEEDED,
+        last_was_shadow=False,
         last_finished_at__gt=OuterRef("last_seen_at"),
     )
 

@@ -20,7 +20,7 @@ from django_dcron.db.contention import can_skip_locked_rows, supports_no_key_upd
 from django_dcron.db.routing import alias_for
 from django_dcron.db.statements import Select
 from django_dcron.models import Job, PendingCount, Statistics
-from django_dcron.models.statistics import ADDITIONAL
+from django_dcron.models.statistics import LATE_SUCCESSES, SHADOW_RUNS
 from django_dcron.policies.lifecycle import FINAL, State
 
 JOBS_AT_ONCE = 500
@@ -28,10 +28,12 @@ COUNTS_AT_ONCE = 5000
 
 _CHANGED = (
     *sorted(FINAL),
-    *sorted(ADDITIONAL),
+    LATE_SUCCESSES,
+    SHADOW_RUNS,
     "consecutive_failures",
     "last_state",
     "last_finished_at",
+    "last_was_shadow",
 )
 
 _ANY = Select(PendingCount, lambda: PendingCount.objects.order_by().values_list("pk")[:1])
@@ -83,11 +85,18 @@ def _lock_unlocked(job_ids: Collection[int], using: str) -> dict[int, Statistics
 def _add(count: PendingCount, statistics: Statistics) -> None:
     name, number = count.counter, count.number
     setattr(statistics, name, getattr(statistics, name) + number)
-    last = statistics.last_finished_at
-    if name in ADDITIONAL or (last is not None and count.ended_at < last):
+    if name == LATE_SUCCESSES:
         return
-    statistics.last_state, statistics.last_finished_at = name, count.ended_at
-    if name == State.SUCCEEDED:
+    was_shadow = name == SHADOW_RUNS
+    if was_shadow:
+        statistics.succeeded += number
+    state = State.SUCCEEDED if was_shadow else State(name)
+    last = statistics.last_finished_at
+    if last is not None and count.ended_at < last:
+        return
+    statistics.last_state, statistics.last_finished_at = state, count.ended_at
+    statistics.last_was_shadow = was_shadow
+    if state is State.SUCCEEDED:
         statistics.consecutive_failures = 0
-    elif name == State.FAILED:
+    elif state is State.FAILED:
         statistics.consecutive_failures += number

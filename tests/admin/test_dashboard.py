@@ -561,13 +561,15 @@ def test_failures_of_a_job_are_linked_without_a_number_if_not_all_were_read(
 
 def test_failures_of_jobs_that_succeeded_since_come_last(admin_client: Client, job: Job) -> None:
     now = database_now("default")
-    jobs = {"failing": job, "recovered": make_job("recovered"), "failed": make_job("failed")}
+    jobs = {"failing": job} | {name: make_job(name) for name in ("recovered", "failed", "shadow")}
     for number, (name, each) in enumerate(jobs.items()):
         failed_at = now - timedelta(minutes=30 - number)
         run = make_run(each, "failed", due_at=failed_at, finished_at=failed_at)
         make_attempt(run, message="no more beans")
         Statistics.objects.filter(job=each).update(
-            last_state="succeeded" if name == "recovered" else "failed", last_finished_at=now
+            last_state="succeeded" if name in ("recovered", "shadow") else "failed",
+            last_was_shadow=name == "shadow",
+            last_finished_at=now,
         )
     # Its failure is later than its last success, whose count was delayed.
     Statistics.objects.filter(job=jobs["failed"]).update(
@@ -577,11 +579,12 @@ def test_failures_of_jobs_that_succeeded_since_come_last(admin_client: Client, j
     response = admin_client.get(section_url("failures"))
     rows = response.context["rows"]
     assert [row.failure.run.job for row in rows] == [
+        jobs["shadow"],
         jobs["failed"],
         jobs["failing"],
         jobs["recovered"],
     ]
-    assert [row.succeeded_at for row in rows] == [None, None, now]
+    assert [row.succeeded_at for row in rows] == [None, None, None, now]
     assert text(response).count("recovered, last success") == 1
 
 

@@ -20,6 +20,7 @@ from django_dcron.runs import endings
 from django_dcron.runs import incidents as module
 from django_dcron.runs.completion import Ending
 from django_dcron.runs.incidents import group_failed_attempts, prune_incidents, resolve_recovered
+from django_dcron.targets.shadow import PREFIX
 from django_dcron.utils import sync_points
 from tests.execution.conftest import attempt_of, reread
 from tests.factories import make_idle_job, make_run
@@ -146,6 +147,18 @@ def test_a_success_resolves_and_a_later_failure_returns() -> None:
     assert returned.is_returning
     assert returned.returned_at == returned.last_seen_at
     assert resolve_recovered() == 0
+
+
+def test_only_a_success_that_executes_the_target_resolves() -> None:
+    job = make_idle_job()
+    fail(job)
+    group_failed_attempts()
+    make_older(job)
+    target = job.target
+    for job.target, resolved in ((f"{PREFIX}{target}", 0), (target, 1)):
+        succeed(job)
+        job.target = target  # the handover is done before the check
+        assert resolve_recovered() == resolved
 
 
 def test_a_failure_that_is_grouped_after_a_later_success_is_resolved() -> None:

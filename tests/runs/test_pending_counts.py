@@ -13,7 +13,7 @@ from django_dcron.conf import settings
 from django_dcron.db.session_limits import WaitLimits
 from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Job, PendingCount, Run, Statistics
-from django_dcron.models.statistics import PendingCountQuerySet, count_ended_runs
+from django_dcron.models.statistics import PendingCountQuerySet, count_ended_runs, pending_counts
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.slots import Slot
 from django_dcron.runs.completion import Ending, complete_attempt
@@ -135,6 +135,24 @@ def test_a_late_success_is_counted_without_waiting() -> None:
     assert add_all() == 1
     row = Statistics.objects.get()
     assert (row.late_successes, row.succeeded, row.last_state) == (1, 0, "failed")
+
+
+def test_a_run_of_a_shadow_is_counted_without_waiting() -> None:
+    job = make_idle_job(target="shadow:tests.app.tasks.ok")
+    fail(job)
+    with locked(job):
+        succeed(job)
+    assert pending_counts([job.pk])[job.pk] == {"shadow_runs": 1, "succeeded": 1}
+    assert add_all() == 1
+    row = Statistics.objects.get()
+    assert counted(job) == (1, 1, 0, "succeeded")
+    assert (row.shadow_runs, row.last_was_shadow) == (1, True)
+    job.target = "tests.app.tasks.ok"
+    with locked(job):
+        succeed(job)
+    assert add_all() == 1
+    row.refresh_from_db()
+    assert (row.succeeded, row.shadow_runs, row.last_was_shadow) == (2, 1, False)
 
 
 def test_counts_are_neither_lost_nor_added_twice_by_an_aborted_transaction(

@@ -92,10 +92,15 @@ def context(viewer: Viewer) -> dict[str, Any]:
 
 
 def _later_successes(viewer: Viewer, groups: Sequence[FailureGroup]) -> dict[FailedRun, datetime]:
-    """Return when the job's last run succeeded, for each failure that this run came after."""
+    """Return when the job's last run succeeded, for each failure that this run came after.
+
+    The run of a shadow isn't a success.
+    """
     rows = Statistics.objects.using(alias_for(Statistics))
     last_runs = viewer.scope.of_jobs(rows, "job").filter(
-        job__in={group.latest.run.job_id for group in groups}, last_state=State.SUCCEEDED
+        job__in={group.latest.run.job_id for group in groups},
+        last_state=State.SUCCEEDED,
+        last_was_shadow=False,
     )
     succeeded_at = dict(last_runs.values_list("job_id", "last_finished_at"))
     return {

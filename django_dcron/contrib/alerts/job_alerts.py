@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
@@ -41,7 +40,6 @@ from django_dcron.policies.alerting import (
     detect_events,
     without_muted,
 )
-from django_dcron.targets.shadow import is_shadow
 
 OVERLAP = timedelta(minutes=1)
 """The maximum time between a run's ``finished_at`` and the commit of its transaction.
@@ -50,7 +48,7 @@ The check of all jobs (``alerter``) finds runs of longer transactions, and jobs 
 transaction auto-paused.
 """
 BATCH_SIZE = 500
-COUNTERS = ("succeeded", "failed", "missed")
+COUNTERS = ("succeeded", "shadow_runs", "failed", "missed")
 
 _RECOVERED = Q(
     job__alert_check__unrecovered_failures__gt=0,
@@ -82,6 +80,7 @@ def initialize(*, from_zero: bool) -> bool:
         statistics = getattr(job, "statistics", None)
         if statistics is not None and not from_zero:
             last_check.succeeded, last_check.missed = statistics.succeeded, statistics.missed
+            last_check.shadow_runs = statistics.shadow_runs
             last_check.failed = statistics.failed
             if job.enabled:
                 last_check.failed -= statistics.consecutive_failures
@@ -138,13 +137,11 @@ def _check_job(statistics: Statistics, default_rules: Collection[Rule], using: s
         statistics.consecutive_failures,
         _is_auto_paused(job),
         pause_after_failures=job.pause_after_failures or 1,
+        shadow_runs=statistics.shadow_runs,
     )
     failures = now.failed - before.failed
     found = read_failures(job, failures) if failures > 0 else ReportedFailures()
     unmuted = without_muted(before, now, last_check.muted if last_check else 0, found.muted)
-    if is_shadow(job.target):  # its successes execute nothing, so they end no failures
-        earlier = replace(unmuted.before, succeeded=now.succeeded)
-        unmuted = unmuted._replace(before=earlier)
     job_rules = rules.rules_of_job(str(job), job.alerts, default_rules)
     events = detect_events(before, now, job_rules, unmuted)
     messages = [_message(event, statistics, found) for event in events]
@@ -209,6 +206,7 @@ def _counts(row: AlertCheck) -> JobCounters:
         row.consecutive_failures,
         row.auto_paused,
         row.unrecovered_failures,
+        shadow_runs=row.shadow_runs,
     )
 
 

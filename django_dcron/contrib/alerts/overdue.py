@@ -205,7 +205,11 @@ def _record_success(last_check: AlertCheck, now: datetime) -> bool:
     rows = AlertCheck.objects.using(alias_for(AlertCheck)).filter(
         pk=last_check.pk, succeeded=last_check.succeeded
     )
-    rows.update(succeeded=statistics.succeeded, success_at=success_at)
+    rows.update(
+        succeeded=statistics.succeeded,
+        shadow_runs=statistics.shadow_runs,
+        success_at=success_at,
+    )
     return True
 
 

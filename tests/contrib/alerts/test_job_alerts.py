@@ -26,7 +26,7 @@ from django_dcron.policies.outages import Outage
 from django_dcron.runs import endings
 from django_dcron.runs.completion import Ending
 from django_dcron.runs.incidents import group_failed_attempts
-from django_dcron.targets.shadow import PREFIX
+from django_dcron.targets.shadow import NOT_EXECUTED, PREFIX
 from django_dcron.utils.time_format import format_site_time
 from tests.contrib.alerts.conftest import Service
 from tests.factories import make_idle_job, make_job, make_run
@@ -57,6 +57,13 @@ def finish_run(job: Job, state: State = State.FAILED, message: str = "no more be
     columns = {"outcome": state, "message": message}
     token = Attempt.objects.get(run=run).token
     assert endings.finish(run, 1, state, message if state is State.FAILED else "", columns, token)
+
+
+def finish_shadow_run(job: Job) -> None:
+    run = make_run(job, "running")
+    token = Attempt.objects.get(run=run).token
+    columns = {"outcome": State.SUCCEEDED}
+    assert endings.finish(run, 1, State.SUCCEEDED, NOT_EXECUTED, columns, token)
 
 
 def miss_runs(job: Job, number: int = 1) -> None:
@@ -133,17 +140,42 @@ def test_only_a_success_that_executes_the_target_is_a_recovery(
     for _ in range(2):
         finish_run(job)
     alerter.check_and_send()
-    Job.objects.update(target=f"{PREFIX}{job.target}")
     for _ in range(2):
-        finish_run(job, State.SUCCEEDED)
+        finish_shadow_run(job)
         alerter.check_and_send()
-    Job.objects.update(target=job.target)
-    alerter.check_and_send()
     assert not service.received
     finish_run(job, State.SUCCEEDED)
+    Job.objects.update(target=f"{PREFIX}{job.target}")
+    finish_shadow_run(job)
     alerter.check_and_send()
     assert service.subjects == ["[dcron] grind has recovered"]
     assert "2 failed runs" in service.received[0]["message"]
+
+
+def test_success_of_a_shadow_ends_its_silence_but_no_failures(
+    service: Service, settings: Settings
+) -> None:
+    span = timedelta(hours=1)
+    settings.DCRON_ALERTS = [
+        {"on": "silent", "to": ["ops"], "for": span},
+        {"on": "recovered", "to": ["ops"]},
+    ]
+    alerter = Alerter(Leader())
+    alerter.check_and_send()
+    job = make_idle_job(name="grind", target=f"{PREFIX}tests.app.tasks.ok")
+    alerter.check_and_send()
+    finish_shadow_run(job)
+    long_ago = database_now("default") - 2 * span
+    Job.objects.update(updated_at=long_ago)
+    AlertCheck.objects.update(success_at=long_ago)
+    alerter._next_at.clear()
+    alerter.check_and_send()
+    assert not service.received
+    assert AlertCheck.objects.get().success_at > long_ago
+    finish_run(job)
+    finish_run(job, State.SUCCEEDED)
+    alerter.check_and_send()
+    assert service.subjects == ["[dcron] grind has recovered"]
 
 
 def test_missed_alerts_of_one_job_name_the_runs_that_count_the_occurrences(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from types import NoneType
-from typing import Any, TypedDict, get_args, get_type_hints
+from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 from django.utils.functional import Promise
 
@@ -81,13 +81,15 @@ class JobFields(TypedDict, total=False):
     ends_at: datetime | None
     after: Mapping[str, str]
     calendar: str | None
-    calendar_policy: str
+    calendar_policy: ExclusionPolicy | Literal["skip", "next_day", "window_end"]
     jitter: Duration
     enabled: bool
-    misfire_policy: str
+    misfire_policy: MisfirePolicy | Literal["skip", "run_latest", "run_all"]
     misfire_grace: Duration
     catchup_limit: int
-    overlap_policy: str
+    overlap_policy: (
+        OverlapPolicy | Literal["allow", "skip", "queue_one", "queue_all", "cancel_running"]
+    )
     limit: str | None
     start_deadline: Duration | None
     queue: str
@@ -129,7 +131,6 @@ def _fields_of(kind: Any) -> set[str]:
 DURATIONS = _fields_of(timedelta)
 INSTANTS = _fields_of(datetime) | {"paused_until"}
 EXCEPTIONS = _fields_of(ExceptionNames)
-TEXTS = {field for field, hint in _HINTS.items() if hint in (str, str | None)}
 WHOLE_NUMBERS = _fields_of(int)
 NUMBERS = _fields_of(float) - DURATIONS
 FLAGS = _fields_of(bool)
@@ -139,6 +140,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "misfire_policy": tuple(each.value for each in MisfirePolicy),
     "overlap_policy": tuple(each.value for each in OverlapPolicy),
 }
+TEXTS = {field for field, hint in _HINTS.items() if hint in (str, str | None)} | {*CHOICES}
 OUTCOMES = tuple(each.value for each in ChainCondition)
 """The outcomes that a declaration may require of a job in ``after``."""
 SIMILAR_CHOICE = 0.6

@@ -5,7 +5,7 @@ import functools
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from celery import shared_task
@@ -158,6 +158,14 @@ def test_every_field_of_a_job_can_be_declared() -> None:
     set_by_the_package |= {"import_source", "import_key"}
     fields = {field.name for field in Job._meta.get_fields() if field.concrete}
     assert fields - fixed - set_by_the_package == set(JobFields.__annotations__)
+
+
+def test_type_of_a_policy_names_each_choice() -> None:
+    """Literals let a type checker find a wrong choice, and an editor complete one."""
+    hints = get_type_hints(JobFields)
+    for field, choices in module.CHOICES.items():
+        policy, literal = get_args(hints[field])
+        assert get_args(literal) == choices == tuple(policy)
 
 
 def test_every_nullable_job_field_can_be_declared_as_none() -> None:

@@ -14,10 +14,21 @@ if TYPE_CHECKING:
     from django_dcron.exceptions import PermanentFailure, RetryLater, RunCancelled
     from django_dcron.execution.current import current_run
     from django_dcron.targets import cron
+    from django_dcron.targets.declared_fields import JobFields, JobValues
 
-__all__ = ["PermanentFailure", "RetryLater", "RunCancelled", "cron", "current_run"]
+__all__ = [
+    "JobFields",
+    "JobValues",
+    "PermanentFailure",
+    "RetryLater",
+    "RunCancelled",
+    "cron",
+    "current_run",
+]
 
 _MODULE_OF = {
+    "JobFields": "django_dcron.targets.declared_fields",
+    "JobValues": "django_dcron.targets.declared_fields",
     "PermanentFailure": "django_dcron.exceptions",
     "RetryLater": "django_dcron.exceptions",
     "RunCancelled": "django_dcron.exceptions",

@@ -21,6 +21,7 @@ from django.conf import settings
 
 from django_dcron.contrib.importers.crontab import check_schedule
 from django_dcron.contrib.importers.names import name_digest
+from django_dcron.contrib.importers.origins import imported_jobs_of
 from django_dcron.contrib.importers.source_contents import (
     EntryRefused,
     SourceContents,
@@ -58,17 +59,25 @@ class CronJob:
 def read(now: datetime, timezone: str = "") -> SourceContents:
     """Read the setting. Raises ``SourceProblem`` or, for an unknown time zone, ``InvalidSchedule``.
 
-    ``timezone``: the zone of the machine whose cron reads the crontab. Empty: that of this machine.
+    ``timezone``: the zone of the machine whose cron reads the crontab. Empty: that of the jobs as
+    last imported, so that a later import or the doctor compares with the same zone. If they have
+    none or several: that of this machine.
     """
     setting = getattr(settings, "CRONJOBS", None)
     if not isinstance(setting, list | tuple) or not setting:
         raise SourceProblem("The setting CRONJOBS is missing or empty.")
-    zone = check_zone(timezone) if timezone else machine_zone()
+    known = "" if timezone else imported_zone()
+    zone = check_zone(timezone or known) if timezone or known else machine_zone()
     contents = SourceContents(source=SOURCE)
     times: Counter[str] = Counter()
     for number, job in enumerate(setting, 1):
         contents.entries.append(_entry_of(job, f"CRONJOBS entry {number}", zone, times))
-    if not timezone:
+    if known:
+        contents.notes.append(
+            f"Times are read in {zone}, as in the last import. For another time zone, pass "
+            "--timezone."
+        )
+    elif not timezone:
         contents.notes.append(
             f"cron uses the time zone of its machine. Times are read in {zone}, that of this "
             "machine. If cron runs on another machine, or its crontab sets CRON_TZ, pass "
@@ -88,6 +97,13 @@ def read(now: datetime, timezone: str = "") -> SourceContents:
 def runs_since(since: datetime) -> SourceRuns:
     """Raise ``SourceProblem``: only cron's log has the runs."""
     raise SourceProblem("cron stores no runs, so there is nothing to compare.")
+
+
+def imported_zone() -> str:
+    """Return the time zone that all jobs had when they were imported. Empty if none."""
+    values = [(job.imported or {}).get("values", {}) for job in imported_jobs_of(SOURCE)]
+    zones = {str(each["timezone"]) for each in values if each.get("timezone")}
+    return zones.pop() if len(zones) == 1 else ""
 
 
 def machine_zone() -> str:

@@ -62,7 +62,7 @@ def add_source_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--timezone",
         help="time zone of a crontab's machine (default: TIME_ZONE, for django-crontab that of "
-        "this machine)",
+        "the last import, or else of this machine)",
     )
     users = ", ".join(name for name, allowed in OPTIONS.items() if "app" in allowed)
     parser.add_argument(

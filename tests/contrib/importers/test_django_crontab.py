@@ -14,6 +14,7 @@ from django_dcron.contrib.importers import crontab, django_crontab
 from django_dcron.contrib.importers.comparison import compare_entries
 from django_dcron.contrib.importers.entry_plans import ComparisonOptions, ImportOutcome
 from django_dcron.contrib.importers.names import with_distinct_names
+from django_dcron.contrib.importers.other_schedulers import find_changes
 from django_dcron.contrib.importers.source_contents import SourceEntry, SourceProblem
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
@@ -108,6 +109,20 @@ def test_handover_uses_the_given_time_zone(settings: Settings) -> None:
     assert call("handover", "django-crontab", *zone, "--apply").code == 0
     job = Job.objects.get()
     assert (job.timezone, job.enabled) == ("Europe/Berlin", True)
+
+
+def test_later_import_and_the_doctor_use_the_zone_of_the_last_import(settings: Settings) -> None:
+    """The zone is an option, so neither may read the times in the zone of this machine."""
+    settings.CRONJOBS = [("30 3 * * *", "tests.app.tasks.ok")]
+    assert "Asia/Tokyo" not in call("import", "django-crontab").out
+    call("import", "django-crontab", "--timezone", "Asia/Tokyo", "--apply")
+    (changes,) = find_changes(Job.objects.all(), NOW)
+    assert (changes.source, changes.edited) == ("django-crontab", ())
+    again = call("import", "django-crontab").out
+    assert "1 same" in again
+    assert "Times are read in Asia/Tokyo" in again
+    moved = call("import", "django-crontab", "--timezone", "UTC").out
+    assert "timezone: Asia/Tokyo -> UTC" in moved
 
 
 def test_new_schedule_or_second_entry_keeps_the_first_job(settings: Settings) -> None:

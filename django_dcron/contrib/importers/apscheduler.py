@@ -123,7 +123,8 @@ def read(now: datetime) -> SourceContents:
     if unknown := [name for name in _function_names(contents) if not _is_target(name)]:
         note = (
             f"{number_of(len(unknown), 'function')} of APScheduler can't be run by a job yet. "
-            "Register each in cron.py of an installed app, as printed below."
+            "Register each in cron.py of an installed app, as printed below. shared_task works "
+            "without a Celery app."
         )
         contents.notes.append(with_link(note, REGISTER_SECTION))
         contents.registrations = _registrations({name: modules[name] for name in unknown})

@@ -165,8 +165,12 @@ def limited_reads(using: str) -> Iterator[None]:
     """Let each statement in the block wait for at most ``READ_LOCK_TIMEOUT`` if a table is locked.
 
     It then fails as contention. Unlike ``limited_lock_waits``, the block needs no transaction, so
-    it may take long. It must not write.
+    it may take long. It must not write. Within a transaction, there is no limit, because the failed
+    statement would end the caller's transaction.
     """
+    if connections[using].in_atomic_block:
+        yield
+        return
     limits = WaitLimits(using)
     limits.impose(lock=READ_LOCK_TIMEOUT, silence=READ_TIMEOUT)
     try:

@@ -8,9 +8,10 @@ from django.db import connections, transaction
 
 from django_dcron.db.contention import is_contention
 from django_dcron.db.errors import UNAVAILABLE
-from django_dcron.db.session_limits import WaitLimits, brief_transaction
+from django_dcron.db.session_limits import WaitLimits, brief_transaction, limited_reads
 from django_dcron.models import Job
 from tests.factories import make_idle_job
+from tests.lock_holder import has_usual_lock_limit
 from tests.waiting import TIMEOUT
 
 
@@ -120,3 +121,13 @@ def test_nested_brief_transaction_keeps_outer_limits() -> None:
         with brief_transaction("default", timedelta(seconds=7)):
             assert limit() == before
         assert limit() == before
+
+
+@pytest.mark.postgresql
+@pytest.mark.mariadb
+@pytest.mark.django_db(transaction=True)
+def test_limited_reads_set_no_limits_within_a_transaction_of_the_caller() -> None:
+    with limited_reads("default"):
+        assert not has_usual_lock_limit()
+    with transaction.atomic(), limited_reads("default"):
+        assert has_usual_lock_limit()

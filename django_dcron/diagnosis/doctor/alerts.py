@@ -40,10 +40,11 @@ def examine_alerts(window: Window, findings: Findings) -> None:
         error = all_alerts.filter(pk=row["latest"]).values_list("error", flat=True).first()
         if error is None:  # The alert has been deleted meanwhile.
             continue
+        unsent_alerts = number_of(row["number"], "alert wasn't", "alerts weren't")
         findings.add(
             Code.ALERTS_UNDELIVERED,
             Subject("channel", row["channel"], row["channel"]),
-            f"{number_of(row['number'], 'alert', 'alerts')} weren't sent, the oldest since "
+            f"{unsent_alerts} sent, the oldest since "
             f"{format_moment(row['oldest'])}. "
             f"{with_full_stop(with_ellipsis(' '.join(error.split()), ERROR_SHOWN))}",
             at=row["oldest"],

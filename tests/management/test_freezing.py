@@ -74,7 +74,9 @@ def test_freeze_of_someone_else_is_replaced_only_with_an_option() -> None:
         assert call("freeze", "--reason", "migration", "--for", "1m").code == 0
         assert Freeze.objects.get().until == START + HOUR
         assert call("freeze", "--reason", "migration", "--for", "2h").code == 0
+        repeated = call("freeze", "--reason", "migration", "--for", "2h")
         replaced = call("freeze", "--reason", "maintenance", "--for", "1m", "--replace")
+    assert len(repeated.out.splitlines()) == 1, "nothing was replaced"
     assert replaced.code == 0
     assert "migration" in replaced.out
     assert Freeze.objects.get().reason == "maintenance"

@@ -68,8 +68,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         output.json({"version": 1, "freeze": freeze_document(made)})
         return
     output.line(f"{scope_text(made)}: frozen {_how_long(made)}: {made.reason}", GOOD)
-    if made.replaced is not None:
-        output.line(f"It was frozen {_how_long(made.replaced)}: {made.replaced.reason}")
+    replaced = made.replaced
+    if replaced and (replaced.until, replaced.reason) != (made.until, made.reason):
+        output.line(f"It was frozen {_how_long(replaced)}: {replaced.reason}")
 
 
 def _how_long(freeze: Freeze) -> str:

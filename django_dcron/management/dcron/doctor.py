@@ -197,11 +197,11 @@ def _disabled_text(source: str, jobs: Sequence[Job]) -> str:
     disabled = NamedCount.of([str(job) for job in jobs])
     entries = number_of(disabled.number, "entry was", "entries were")
     its, it = ("its job runs", "it") if disabled.number == 1 else ("their jobs run", "them")
-    named = shlex.join(disabled.names) + (" ..." if disabled.number > len(disabled.names) else "")
-    return (
-        f"In {source}, {entries} disabled since the last import, but {its} here: "
-        f"{disabled.listed}. To pause {it}: manage.py dcron pause {named}"
-    )
+    text = f"In {source}, {entries} disabled since the last import, but {its} here: "
+    text += f"{disabled.listed}. "
+    if disabled.number > len(disabled.names):
+        return f"{text}To pause one: manage.py dcron pause JOB"
+    return f"{text}To pause {it}: manage.py dcron pause {shlex.join(disabled.names)}"
 
 
 def _gone_text(source: str, jobs: Sequence[Job]) -> str:

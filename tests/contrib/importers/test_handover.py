@@ -22,6 +22,7 @@ from django_dcron.jobs import placement
 from django_dcron.jobs.batch_reading import ORIGIN
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.management.dcron import importing
+from django_dcron.management.dcron.doctor import _disabled_text
 from django_dcron.management.dcron.exits import NEGATIVE
 from django_dcron.models import AuditEntry, Cursor, Job, Node, Run
 from django_dcron.models.job_states import ARRIVED_PAUSED, EXHAUSTED, HANDED_BACK
@@ -1353,6 +1354,7 @@ def test_doctor_names_jobs_whose_entry_was_disabled_after_the_switch() -> None:
     PeriodicTask.objects.filter(name__startswith="stopped").update(enabled=False)
     (note,) = noted()
     assert "2 entries were disabled since the last import" in note
+    assert _disabled_text(SOURCE, [*Job.objects.all()] * 2).endswith("manage.py dcron pause JOB")
     PeriodicTask.objects.update(enabled=False)
     assert not noted(), "someone disabled the old scheduler as a whole"
     PeriodicTask.objects.filter(name="same").update(enabled=True)

@@ -17,9 +17,11 @@ from django_redis import get_redis_connection
 from pytest_django import Settings
 
 from django_dcron import control, targets
+from django_dcron.contrib.alerts import outbox
 from django_dcron.db.clock import ClusterClock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import system_health
+from django_dcron.diagnosis.doctor.alerts import TRIED_FOR
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.diagnosis.doctor.jobs import PLACE_CURSOR
 from django_dcron.diagnosis.doctor.releases import RECENT, _releases_side_by_side, _Start
@@ -680,13 +682,15 @@ def test_alerts_that_cannot_be_sent_are_found_by_channel(system: System) -> None
     make("ops", 1, 1, "HTTP 500")
     make("ops", 2, 0, "")
     make("mail", 3, 9, "HTTP 500", sent_at=now - 2 * HOUR, try_at=None)
-    make("mail", 4, 55, "HTTP 500", try_at=None, created_at=now - 25 * HOUR)
+    make("mail", 4, 55, "HTTP 500", try_at=None, created_at=now - 49 * HOUR)
     assert system.codes() == set(), (
         "the first failed tries, sent alerts and old ones are no findings"
     )
     make("ops", 5, 3, "HTTP 404")
     make("ops", 6, 3, "HTTP 410", created_at=now - MINUTE)
-    make("mail", 7, 55, "refused", try_at=None)
+    given_up = now - 25 * HOUR
+    make("mail", 7, 55, "refused", try_at=None, created_at=given_up)
+    make("mail", 10, 1, "", sent_at=given_up + MINUTE, try_at=None)
     mail, ops = system.examine().findings.listed
     assert {mail.code, ops.code} == {Code.ALERTS_UNDELIVERED}
     assert (mail.subject.name, ops.subject.name) == ("mail", "ops")
@@ -697,6 +701,10 @@ def test_alerts_that_cannot_be_sent_are_found_by_channel(system: System) -> None
     make("ops", 9, 1, "", sent_at=now, try_at=None)
     (ops,) = system.examine().findings.listed
     assert ops.subject.name == "ops", "the channel of the alert that was given up works again"
+
+
+def test_alerts_are_tried_for_at_least_the_time_that_the_doctor_assumes() -> None:
+    assert sum(map(outbox._wait, range(1, outbox.MAX_TRIES)), timedelta()) >= TRIED_FOR
 
 
 def _start_attempt(job: Job, release: str, worker: str, at: datetime) -> None:

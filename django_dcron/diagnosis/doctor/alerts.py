@@ -1,6 +1,7 @@
 """Check that alerts arrive: find the channels whose alerts weren't sent.
 
-An alert that was given up doesn't count if the channel got a later alert: the channel works again.
+An alert that was given up doesn't count if the channel got an alert afterwards: the channel works
+again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from django_dcron.utils.messages import with_full_stop
 
 FAILED_TRIES = 3
 """From this number of tries on, an alert that wasn't sent is reported: after about two minutes."""
+TRIED_FOR = timedelta(days=1)
+"""``contrib.alerts`` tries to send an alert for a little longer, and then gives it up."""
 GIVEN_UP_FOR = timedelta(days=1)
 """How long an alert that was given up is reported."""
 ERROR_SHOWN = 200
@@ -28,9 +31,11 @@ def examine_alerts(window: Window, findings: Findings) -> None:
     all_alerts = Alert.objects.using(alias_for(Alert))
     alerts = all_alerts.exclude(error="")
     tried = alerts.filter(try_at__isnull=False, tries__gte=FAILED_TRIES)
-    sent_later = all_alerts.filter(channel=OuterRef("channel"), sent_at__gt=OuterRef("created_at"))
+    sent_later = all_alerts.filter(
+        channel=OuterRef("channel"), sent_at__gt=OuterRef("created_at") + TRIED_FOR
+    )
     given_up = alerts.filter(
-        ~Exists(sent_later), try_at=None, created_at__gt=window.now - GIVEN_UP_FOR
+        ~Exists(sent_later), try_at=None, created_at__gt=window.now - TRIED_FOR - GIVEN_UP_FOR
     )
     unsent = (tried | given_up).filter(sent_at=None)
     if window.namespace:

@@ -18,7 +18,6 @@ Invariants:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -37,7 +36,6 @@ MOST_FAILURES = 1_000_000
 """The largest value of ``after``. The message about an invalid value names it."""
 LONGEST_SHOWN = 30
 """The length of the longest text that errors quote."""
-_LOWERCASE_WORDS = re.compile(r"[a-z]+(?:[ _-][a-z]+)*")
 
 
 class AlertKind(StrEnum):
@@ -198,16 +196,12 @@ def _shown(value: Any, channels: Collection[str] = ()) -> str | TranslatableText
 def _may_be_secret(value: Any, channels: Collection[str] = ()) -> bool:
     """Return whether the value may contain an address or a token.
 
-    Rules may contain the URL or the token of a channel by mistake. Tokens can be short, so only
-    these texts are harmless: lowercase words, numbers, durations, and texts that resemble a word of
-    rules or a channel.
+    Rules may contain the URL or the token of a channel by mistake. Tokens can be short, and
+    passwords can be words, so only these texts are harmless: numbers, durations, and texts that
+    resemble a word of rules or a channel.
     """
     if isinstance(value, str) and value:
-        is_harmless = (
-            _LOWERCASE_WORDS.fullmatch(value)
-            or _is_number_or_duration(value)
-            or similar_names(value, {*WORDS, *channels})
-        )
+        is_harmless = _is_number_or_duration(value) or similar_names(value, {*WORDS, *channels})
         return len(value) > LONGEST_SHOWN or not is_harmless
     return bool(value) and not isinstance(value, (int, float, timedelta))
 

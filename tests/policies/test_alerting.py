@@ -158,7 +158,11 @@ def test_valid_rules_are_parsed() -> None:
             "invalid_channels",
             {"value": "a text of length 15"},
         ),
-        ([{"on": "failed", "to": ["ops", "team"]}], "invalid_channels", {"value": "'team'"}),
+        (
+            [{"on": "failed", "to": ["ops", "team"]}],
+            "invalid_channels",
+            {"value": "a text of length 4"},
+        ),
         ([{"on": "failed", "to": []}], "invalid_channels", {"value": "[]"}),
         ([{"on": "failed", "to": [3]}], "invalid_channels", {"value": "3"}),
         (
@@ -202,7 +206,7 @@ def test_valid_rules_are_parsed() -> None:
         (
             [{"on": "late", "to": ["ops"], "within": "soon"}],
             "invalid_duration",
-            {"value": "'soon'"},
+            {"value": "a text of length 4"},
         ),
         (
             [{"on": "late", "to": ["ops"], "within": "1 hour 30"}],
@@ -264,6 +268,12 @@ def test_url_or_token_in_an_invalid_rule_is_not_quoted(value: Any) -> None:
     with pytest.raises(InvalidRule) as caught:
         read_rules(value, CHANNELS, of_job=True)
     assert "s3cret" not in str(caught.value)
+
+
+def test_password_of_words_in_an_invalid_rule_is_not_quoted() -> None:
+    with pytest.raises(InvalidRule) as caught:
+        read_rules([{"on": "failed", "to": ["correct-horse-battery"]}], CHANNELS, of_job=True)
+    assert "horse" not in str(caught.value)
 
 
 def test_rule_without_defined_channels_is_refused() -> None:

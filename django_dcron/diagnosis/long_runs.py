@@ -1,4 +1,8 @@
-"""Find running runs that take far longer than their jobs usually do, or than their timeout."""
+"""Find running runs that take far longer than their jobs usually do, or than their timeout.
+
+Of a job whose usual durations are unknown, a run without a timeout is too long once it keeps
+another run of the job from starting.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from datetime import datetime, timedelta
 from statistics import median_low
 from uuid import UUID
 
-from django.db.models import F
+from django.db.models import Exists, F, OuterRef
 
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
@@ -49,24 +53,45 @@ def running_for_long(runs: RunQuerySet, now: datetime) -> RunQuerySet:
 
 
 def find_long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
-    """Return the oldest running runs that take far longer than usual or than their timeout.
+    """Return the oldest running runs that take too long, as the module's docstring defines.
 
     A thread can't be ended, so code that ignores its timeout goes on.
     """
     running = running_for_long(runs, now).order_by("due_at").select_related("job")
-    running = running.only("started_at", "due_at", "job__namespace", "job__name")
+    running = running.only(
+        "started_at", "due_at", "job__namespace", "job__name", "job__overlap_policy"
+    )
     examined = list(running[:LONG_RUNS_EXAMINED])
     timeouts = recorded_timeouts(examined)
+    usual = {job: usual_durations(job) for job in {run.job_id for run in examined}}
+    unlimited = [run for run in examined if run.pk not in timeouts and not usual[run.job_id]]
+    blocking = _blocking(unlimited)
     found = []
     for run in examined:
         elapsed, timeout = now - (run.started_at or now), timeouts.get(run.pk)
+        durations = usual[run.job_id]
         if timeout is not None and elapsed > timeout + 2 * settings.HARD_TIMEOUT_AFTER:
             found.append(LongRun(str(run.job), elapsed, timeout))
-            continue
-        usual = usual_durations(run.job_id)
-        if usual is not None and elapsed > LONG_RUN_FACTOR * usual.longest:
-            found.append(LongRun(str(run.job), elapsed, usual.longest))
+        elif durations is not None and elapsed > LONG_RUN_FACTOR * durations.longest:
+            found.append(LongRun(str(run.job), elapsed, durations.longest))
+        elif run.pk in blocking:
+            found.append(LongRun(str(run.job), elapsed, None))
     return tuple(found)
+
+
+def _blocking(running: Sequence[Run]) -> set[UUID]:
+    """Return the keys of the runs because of which a later run of their job was skipped or waits.
+
+    Under an exclusive overlap policy, nearly every later run is one of these, so the database reads
+    few rows.
+    """
+    exclusive = [run.pk for run in running if run.job.overlap.exclusive]
+    if not exclusive:
+        return set()
+    runs = Run.objects.using(alias_for(Run)).order_by()
+    later = runs.filter(job=OuterRef("job"), scheduled_at__gt=OuterRef("started_at"))
+    blocked = later.filter(state=State.SKIPPED) | later.waiting_for_slot()
+    return set(runs.filter(Exists(blocked), pk__in=exclusive).values_list("pk", flat=True))
 
 
 def recorded_timeouts(runs: Sequence[Run]) -> dict[UUID, timedelta]:

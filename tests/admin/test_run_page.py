@@ -20,12 +20,14 @@ from django_dcron.admin.runs.admin import JOB_ARGUMENTS_NOTE
 from django_dcron.admin.runs.attempt_texts import CHARACTERS_SHOWN, indented_json
 from django_dcron.admin.runs.attempt_timeline import CLAIMED_EARLY, CLAIMED_LATE, PHASE_LABELS
 from django_dcron.admin.runs.page import ATTEMPTS_SHOWN
+from django_dcron.admin.runs.state_sentences import WITHOUT_TIMEOUT
 from django_dcron.diagnosis.phases import PhaseKind
-from django_dcron.jobs.definitions import record_definition
+from django_dcron.jobs.definitions import definition_id, record_definition
 from django_dcron.models import Attempt, Job, Node, Run
 from django_dcron.models.attempt import OUTCOME_LABELS
 from django_dcron.policies.lifecycle import State
 from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
+from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.testing import set_clock
 from tests.admin.conftest import (
     NOON,
@@ -92,6 +94,23 @@ def running(job: Job) -> Run:
 
 
 # --- explanation ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlap", list(OverlapPolicy))
+def test_running_run_without_timeout_says_what_later_runs_do(
+    admin_client: Client, job: Job, running: Run, overlap: OverlapPolicy
+) -> None:
+    job.overlap_policy = overlap
+    control.save(job)
+    text = str(WITHOUT_TIMEOUT[overlap])
+    assert text not in page_of(admin_client, running), "the attempt's definition is unknown"
+    running.attempts.update(definition=definition_id(job))
+    assert text in page_of(admin_client, running)
+    job.timeout = timedelta(hours=1)
+    control.save(job)
+    assert text in page_of(admin_client, running), "the attempt keeps the timeout of its start"
+    running.attempts.update(definition=definition_id(job))
+    assert text not in page_of(admin_client, running)
 
 
 FAR = NOON.replace(year=9000)

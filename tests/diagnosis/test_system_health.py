@@ -25,7 +25,7 @@ from django_dcron.db.now import database_now
 from django_dcron.diagnosis import read_only, system_health
 from django_dcron.diagnosis.doctor.findings import WARNINGS, Code
 from django_dcron.diagnosis.failing_jobs import FAILS_AS_MUTED
-from django_dcron.diagnosis.long_runs import USUAL_DURATION_NEEDS
+from django_dcron.diagnosis.long_runs import USUAL_DURATION_NEEDS, find_long_runs
 from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.diagnosis.system_health import latest_incident, read_facts, read_verdict
 from django_dcron.jobs.audit.actor import Actor, acting
@@ -612,6 +612,55 @@ def test_overlong_run_is_reported(job: Job, now: datetime) -> None:
     assert (found.job, found.usual) == ("report", SECOND)
     Run.objects.filter(pk=long_run.pk).update(started_at=now - 9 * MINUTE)
     assert problems() == set(), "a run of less than ten minutes is never overlong"
+
+
+@pytest.mark.parametrize(
+    ("overlap", "timeout", "state", "expected"),
+    [
+        ("skip", None, "skipped", {Problem.RUN_OVERLONG}),
+        ("queue_one", None, "waiting", {Problem.RUN_OVERLONG}),
+        ("skip", HOUR, "skipped", set()),
+        ("allow", None, "skipped", set()),
+        ("skip", None, "missed", set()),
+    ],
+)
+def test_run_without_timeout_and_history_that_blocks_another_is_overlong(
+    overlap: str, timeout: timedelta | None, state: str, expected: set[Problem], now: datetime
+) -> None:
+    make_node()
+    job = make_idle_job(overlap_policy=overlap, timeout=timeout)
+    make_run(job, "skipped", scheduled_at=now - HOUR, due_at=now - HOUR)
+    make_started_run(job, now - 15 * MINUTE, "running")
+    assert problems() == set(), "no later run was skipped"
+    later = now - 14 * MINUTE
+    run = make_run(job, state, scheduled_at=later, due_at=later)
+    assert problems() == expected
+    Run.objects.filter(pk=run.pk).update(trigger="backfill", limited=state == "waiting")
+    if state == "waiting":
+        assert problems() == set(), "backfilled runs and runs with a limit wait for others"
+
+
+def test_usual_durations_decide_whether_a_run_that_blocks_others_is_overlong(
+    job: Job, now: datetime
+) -> None:
+    make_node()
+    for number in range(USUAL_DURATION_NEEDS):
+        run = make_started_run(job, now - (number + 2) * HOUR)
+        Run.objects.filter(pk=run.pk).update(finished_at=F("started_at") + 20 * MINUTE)
+    make_started_run(job, now - 15 * MINUTE, "running")
+    make_run(job, "skipped", scheduled_at=now - MINUTE, due_at=now - MINUTE)
+    assert problems() == set()
+
+
+def test_blocking_runs_are_found_with_one_statement(now: datetime) -> None:
+    for _number in range(3):
+        job = make_idle_job()
+        make_started_run(job, now - 15 * MINUTE, "running")
+        make_run(job, "skipped", scheduled_at=now - MINUTE, due_at=now - MINUTE)
+    with CaptureQueriesContext(connection) as queries:
+        found = find_long_runs(Run.objects.all(), now)
+    assert len(found) == 3
+    assert sum("EXISTS" in each["sql"] for each in queries) == 1
 
 
 def test_run_that_ignores_its_timeout_is_overlong(now: datetime) -> None:

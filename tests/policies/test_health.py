@@ -1052,6 +1052,12 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
             {},
         ),
         (
+            {"long_runs": (LongRun("a", 8 * MINUTE, MINUTE), LongRun("b", 9 * MINUTE, None))},
+            (P.RUN_OVERLONG, WARNING, ago(9 * MINUTE), {"runs": 2}, NamedCount(2, ("a", "b"))),
+            {"runs": "a, b", "lasts": "9 min"},
+            {},
+        ),
+        (
             {"without_shards": NAMES},
             (P.NO_SHARD_LED, WARNING, None, {"nodes": 3}, NAMES),
             {"nodes": LISTED},

@@ -57,7 +57,7 @@ from django_dcron.admin.runs.comparison import (
 )
 from django_dcron.admin.runs.definition import ShownDefinition, definitions_of, shown_definitions
 from django_dcron.admin.runs.progress import Progress, progress_of
-from django_dcron.admin.runs.state_sentences import state_sentences
+from django_dcron.admin.runs.state_sentences import WITHOUT_TIMEOUT, state_sentences
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
@@ -208,6 +208,8 @@ class RunPage:
     def sentences(self) -> list[SafeString]:
         run = self.run
         sentences = [*state_sentences(run, self.now)]
+        if self._has_no_timeout:
+            sentences.append(format_html("{}", WITHOUT_TIMEOUT[run.job.overlap]))
         if not_retried := self._not_retried:
             sentences.append(not_retried)
         if expected_end := self._expected_end:
@@ -226,6 +228,14 @@ class RunPage:
                 format_html(text, count=run.missed_before, time=render_time(run.missed_from))
             )
         return sentences
+
+    @property
+    def _has_no_timeout(self) -> bool:
+        """Whether the running attempt is known to have started without a timeout."""
+        latest = self.latest
+        is_running = self.run.state == State.RUNNING
+        is_known = latest is not None and latest.number == self.run.attempt and self.latest_content
+        return bool(is_running and is_known and not self.latest_content.get("timeout"))
 
     @property
     def _not_retried(self) -> SafeString | None:

@@ -13,6 +13,7 @@ from django_dcron.admin.display import render_time
 from django_dcron.conf import settings
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import State, Trigger
+from django_dcron.policies.overlap import OverlapPolicy
 
 SENTENCES = {
     State.PENDING: gettext_lazy("Due at {due}."),
@@ -39,6 +40,22 @@ NO_HEARTBEAT = gettext_lazy(
 )
 RETRY_DUE = gettext_lazy("Attempt {number} is due at {due}.")
 CANCEL_REQUESTED = gettext_lazy("Cancellation requested at {time}.")
+WITHOUT_TIMEOUT = {
+    OverlapPolicy.ALLOW: gettext_lazy("The run has no timeout."),
+    OverlapPolicy.SKIP: gettext_lazy(
+        "The run has no timeout. Until it ends, later runs of the job are skipped."
+    ),
+    OverlapPolicy.QUEUE_ONE: gettext_lazy(
+        "The run has no timeout. Until it ends, one later run of the job waits, and the others are "
+        "skipped."
+    ),
+    OverlapPolicy.QUEUE_ALL: gettext_lazy(
+        "The run has no timeout. Until it ends, later runs of the job wait."
+    ),
+    OverlapPolicy.CANCEL_RUNNING: gettext_lazy(
+        "The run has no timeout. The next run of the job cancels it."
+    ),
+}
 
 
 def state_sentences(run: Run, now: datetime) -> Iterator[SafeString]:

@@ -89,8 +89,10 @@ class LongRun:
 
     job: str
     lasts: timedelta
-    usual: timedelta
-    """The longest usual duration, or the timeout."""
+    usual: timedelta | None
+    """The longest usual duration, or the timeout. None: both are unknown, and the run keeps another
+    run of the job from starting.
+    """
 
 
 @dataclass(frozen=True, slots=True)

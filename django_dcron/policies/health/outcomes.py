@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING, NamedCount, SystemFacts
 from django_dcron.policies.health.problems import (
@@ -180,24 +181,41 @@ def _unknown_targets(facts: SystemFacts) -> Issue:
 def _long_runs(facts: SystemFacts) -> Issue:
     worst = max(facts.long_runs, key=lambda run: run.lasts)
     names = tuple(dict.fromkeys(run.job for run in facts.long_runs if run.job))
+    values: dict[str, Any] = {
+        "runs": NamedCount(len(facts.long_runs), names).listed,
+        "lasts": age_text(worst.lasts),
+    }
+    if worst.usual is None:
+        summary = TranslatableText(
+            _(
+                "Runs that take too long: %(runs)s. The longest has run for %(lasts)s, has no "
+                "timeout, and keeps later runs of its job from starting."
+            ),
+            **values,
+        )
+    else:
+        summary = TranslatableText(
+            _(
+                "Runs that take too long: %(runs)s. The longest has run for %(lasts)s instead of "
+                "at most %(usual)s."
+            ),
+            usual=age_text(worst.usual),
+            **values,
+        )
+    remedy = _(
+        "Check the logs of these runs, and cancel the runs if they hang. If they don't end then, "
+        "restart the process that executes them."
+    )
+    if any(run.usual is None for run in facts.long_runs):
+        remedy = _(
+            "Check the logs of these runs, and cancel the runs if they hang. If they don't end "
+            "then, restart the process that executes them. Set a timeout for jobs that may hang."
+        )
     return Issue(
         Problem.RUN_OVERLONG,
         Severity.WARNING,
-        TranslatableText(
-            _(
-                "Runs that take far longer than usual or than their timeout: %(runs)s. The longest "
-                "has run for %(lasts)s instead of at most %(usual)s."
-            ),
-            runs=NamedCount(len(facts.long_runs), names).listed,
-            lasts=age_text(worst.lasts),
-            usual=age_text(worst.usual),
-        ),
-        TranslatableText(
-            _(
-                "Check the logs of these runs, and cancel the runs if they hang. If they don't end "
-                "then, restart the process that executes them."
-            )
-        ),
+        summary,
+        TranslatableText(remedy),
         facts.now - worst.lasts,
         {"runs": len(facts.long_runs)},
         NamedCount(len(facts.long_runs), names),

@@ -590,7 +590,7 @@ def test_remedy_without_any_worker_also_names_queues_of_the_latest_runs() -> Non
     others = {"workers": (worker("w1", "celery"),), "queues": (queue("mail"),)}
     issue = only(**others, queues_of_latest_queued=("mail", "celery"))
     assert issue.problem is P.QUEUE_UNSERVED
-    assert str(issue.remedy).startswith("Start a Celery worker for queue mail. ")
+    assert str(issue.remedy).startswith("Start a Celery worker for queue mail, or restart one")
     assert "replied" in str(issue.summary)
     assert "replied" not in str(only(**others | {"workers": (), "running": 1}).summary)
 

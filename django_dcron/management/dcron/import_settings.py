@@ -14,6 +14,9 @@ from django_dcron.management.dcron.output import WARNING, Output
 from django_dcron.targets import commands, shell
 from django_dcron.utils.counts import number_of
 
+PATTERN_CHARACTERS = {*"*?["}
+"""The special characters of a pattern in ``DCRON_QUEUES``, such as ``reports-*``."""
+
 
 def warn_about_missing_settings(
     out: Output, contents: SourceContents, plans: Sequence[EntryPlan]
@@ -68,6 +71,9 @@ def print_missing_settings(
         names = [*(targets.allowed_queues() or ()), *missing_names]
         out.line("If workers consume these queues, add them to your settings:")
         out.line(f"DCRON_QUEUES = {names!r}")
+        if settings.DISPATCHER == "celery":
+            queues = ",".join(name for name in names if not {*name} & PATTERN_CHARACTERS)
+            out.line(f"Start a Celery worker that serves all of them: -Q {queues}")
 
 
 def _allowed_commands(added: Mapping[str, list[str]]) -> dict[str, list[str] | str]:

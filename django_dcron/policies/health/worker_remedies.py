@@ -75,6 +75,15 @@ def start_a_worker(
     named = sorted([*queues, *others]) if facts.shows_queues else []
     values = {"queues": ", ".join(named)}
     match facts.dispatcher, bool(named):
+        case "celery", True if facts.workers:
+            return ngettext(
+                "Start a Celery worker for queue %(queues)s, or restart one with -Q and this "
+                "queue, together with the queues that it already serves.",
+                "Start a Celery worker for queues %(queues)s, or restart one with -Q and these "
+                "queues, together with the queues that it already serves.",
+                len(named),
+                **values,
+            )
         case "celery", True:
             return ngettext(
                 "Start a Celery worker for queue %(queues)s.",

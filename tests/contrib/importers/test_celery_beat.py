@@ -611,6 +611,7 @@ def test_missing_queues_are_shown_as_a_setting(settings: Settings) -> None:
     row("reserved", **interval(), queue="unacked")
     shown = call("import", "django-celery-beat")
     assert "DCRON_QUEUES = ['celery', 'report-*', 'slow']" in shown.out
+    assert "-Q celery,slow" in shown.out, "a worker can't serve a pattern"
     first, second, *_ = shown.out.splitlines()
     assert first.startswith("! 2 entries need the settings")
     assert second.endswith(": slow")

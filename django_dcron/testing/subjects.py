@@ -59,7 +59,8 @@ def declarations_of(subject: Subject) -> tuple[targets.Declaration, ...]:
     declarations = targets.declared_for(subject)
     if not declarations:
         raise ValueError(
-            f"{subject!r:.100} has no @cron, so no job is declared for it. Pass a Job instead."
+            f"{subject!r:.100} has no @cron, so no job is declared for it. Pass a Job instead, for "
+            "example from control.update_or_create."
         )
     return declarations
 

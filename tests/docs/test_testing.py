@@ -19,16 +19,15 @@ PAGE = (ROOT / "docs" / "how-to" / "testing.md").read_text()
 
 def test_example_project_tests_pass(tmp_path: Path) -> None:
     files = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
-    assert set(files) == {"shop/cron.py", "shop/tests.py", "conftest.py", "test_shop.py"}
+    tests = ("shop/tests.py", "test_shop.py", "test_reminders.py")
+    assert set(files) == {"shop/cron.py", "shop/tasks.py", "conftest.py", *tests}
     files |= {"shop/__init__.py": "", "project_settings.py": SETTINGS.replace("bakery", "shop")}
     (tmp_path / "shop").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    done = pytest_in(
-        tmp_path, "shop/tests.py", "test_shop.py", DJANGO_SETTINGS_MODULE="project_settings"
-    )
+    done = pytest_in(tmp_path, *tests, DJANGO_SETTINGS_MODULE="project_settings")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 passed" in done.stdout
+    assert "7 passed" in done.stdout
 
 
 def test_documented_signatures_match_the_code() -> None:

@@ -9,6 +9,7 @@ import pytest
 from django.core.management.base import CommandError
 
 from django_dcron.management.dcron import option_values
+from django_dcron.management.dcron.exits import HOW_TO_CREATE_A_JOB
 from django_dcron.management.dcron.lookup import ID_SHOWN, find_job, find_run
 from django_dcron.management.dcron.option_values import parse_whole_number
 from django_dcron.models.run import new_run_id
@@ -211,6 +212,8 @@ def test_unknown_job_error_suggests_names(text: str, message: str) -> None:
         (["rerun", "nightly"], "dcron history nightly"),
         (["rerun", "cafe"], "dcron history shop/cafe"),
         (["history", "01a2"], "at least 8 characters"),
+        (["add", "nightly"], HOW_TO_CREATE_A_JOB),
+        (["set", "weekly", "schedule=@weekly"], f"dcron list\n{HOW_TO_CREATE_A_JOB}"),
     ],
 )
 def test_wrong_kind_of_argument_has_a_remedy(arguments: list[str], remedy: str) -> None:

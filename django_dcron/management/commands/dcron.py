@@ -35,7 +35,7 @@ from django.db import DatabaseError, InterfaceError
 from django.utils.translation import override
 
 from django_dcron.db.error_remedies import with_remedy
-from django_dcron.management.dcron.exits import USAGE_ERROR, usage_error
+from django_dcron.management.dcron.exits import HOW_TO_CREATE_A_JOB, USAGE_ERROR, usage_error
 
 GROUPS = {
     "Inspect": {
@@ -86,6 +86,8 @@ A new subcommand needs a line here and a module of the same name.
 """
 
 SUBCOMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
+MEANT_TO_CREATE = {"add", "create", "new"}
+"""Names that aren't subcommands, and that users try who want to create a job."""
 UNCHECKED = {"health", "start", "stop", "restart", "state"}
 """Subcommands without system checks.
 
@@ -132,10 +134,11 @@ class SuggestingParser(CommandParser):
         choices = action.choices
         if choices is not None and value not in choices:
             names = [str(choice) for choice in choices]
+            hint = _did_you_mean(str(value), names)
+            if action.dest == "subcommand" and value in MEANT_TO_CREATE:
+                hint = f" {HOW_TO_CREATE_A_JOB}"
             raise ArgumentError(
-                action,
-                f"invalid choice: {value!r}.{_did_you_mean(str(value), names)} "
-                f"Choose from {', '.join(names)}.",
+                action, f"invalid choice: {value!r}.{hint} Choose from {', '.join(names)}."
             )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

@@ -18,6 +18,7 @@ from django_dcron.utils.control_characters import escape_control_characters
 
 NEGATIVE = 1
 USAGE_ERROR = 2
+HOW_TO_CREATE_A_JOB = "To create a job: the admin, @cron, or control.update_or_create."
 
 
 def negative_result(message: str) -> CommandError:

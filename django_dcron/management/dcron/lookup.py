@@ -33,15 +33,15 @@ CANDIDATES = 5
 NAMES_COMPARED = 20_000
 
 
-def find_job(text: str, *, with_deleted: bool = False) -> Job:
+def find_job(text: str, *, with_deleted: bool = False, hint: str = "") -> Job:
     """Return the job, with its cursor and statistics. Raises ``CommandError``.
 
     A name takes precedence over a number. A name alone prefers the namespace ``default`` over
-    others.
+    others. ``hint`` is a last line of the error if there is no such job.
     """
     jobs = _jobs(with_deleted=with_deleted)
     if (job := _named_job(text, jobs)) is None:
-        raise _unknown_job(text, jobs)
+        raise _unknown_job(text, jobs, hint)
     return job
 
 
@@ -95,8 +95,8 @@ def _label_of(text: str) -> str:
     return label_of(namespace or DEFAULT_NAMESPACE, name)
 
 
-def _unknown_job(text: str, jobs: JobQuerySet) -> CommandError:
-    return usage_error(f"Unknown job {text!r}{_hint(text, jobs)}")
+def _unknown_job(text: str, jobs: JobQuerySet, hint: str = "") -> CommandError:
+    return usage_error(f"Unknown job {text!r}{_hint(text, jobs)}" + (f"\n{hint}" if hint else ""))
 
 
 def find_run(text: str) -> Run:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from datetime import datetime
+from functools import partial
 from itertools import dropwhile, takewhile
 from typing import Any
 
@@ -39,7 +40,7 @@ from django_dcron.jobs.representation import (
 )
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan, SkippedRow, job_keys
-from django_dcron.management.dcron.exits import usage_error
+from django_dcron.management.dcron.exits import HOW_TO_CREATE_A_JOB, usage_error
 from django_dcron.management.dcron.job_edit import (
     change_texts,
     changed_values,
@@ -100,7 +101,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     assignments = [*dropwhile(_is_name, options["names"])]
     if not assignments:
         raise usage_error("Nothing was changed. Add FIELD=VALUE, such as max_attempts=3.")
-    selected = select(options | {"names": names}, find_job)
+    selected = select(options | {"names": names}, partial(find_job, hint=HOW_TO_CREATE_A_JOB))
     now = database_now(alias_for(Job))
     if selected.by_criteria or len(selected.rows) > 1:
         _set_many(output, selected, assignments, now, options)

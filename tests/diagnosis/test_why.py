@@ -49,6 +49,7 @@ from django_dcron.policies.health.workers import IDLE_QUEUE_AFTER
 from django_dcron.policies.jitter import jitter_delay
 from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
 from django_dcron.targets.shadow import NOT_EXECUTED
+from django_dcron.testing import set_clock
 from django_dcron.utils.time_format import format_duration
 from tests import factories
 from tests.diagnosis.conftest import codes
@@ -1353,6 +1354,29 @@ def test_occurrence_after_quarantine_is_explained_as_quarantined() -> None:
     assert explain(job, NOON - HOUR).verdict is WhyVerdict.UNEXPLAINED
 
 
+@pytest.mark.parametrize(
+    ("fields", "runs"),
+    [
+        ({"misfire_policy": "run_latest"}, True),
+        ({"misfire_policy": "run_latest", "schedule": "0 * * * *"}, False),
+        ({"misfire_policy": "run_latest", "start_deadline": HOUR}, False),
+        ({"misfire_policy": "skip"}, False),
+    ],
+)
+def test_unclaimed_occurrence_says_what_the_misfire_policy_does(
+    fields: dict[str, Any], runs: bool
+) -> None:
+    with set_clock(NOON - DAY):
+        job = make_job(**{"schedule": "@at 2024-05-06T12:00"} | fields)
+    Cursor.objects.filter(pk=job.pk).update(next_at=NOON)
+
+    answer = explain(job, NOON)
+
+    assert answer.verdict is WhyVerdict.NOT_CLAIMED
+    assert params(answer, "after_claim")["policy"] == fields["misfire_policy"]
+    assert ("runs_after_claim" in codes(answer)) is runs
+
+
 def test_unclaimed_occurrence_mentions_nodes() -> None:
     job = make_job()
     Cursor.objects.filter(pk=job.pk).update(next_at=NOON - HOUR)
@@ -1361,7 +1385,7 @@ def test_unclaimed_occurrence_mentions_nodes() -> None:
     answer = explain(job, NOON)
 
     assert answer.verdict is WhyVerdict.NOT_CLAIMED
-    assert codes(answer) == ["not_claimed", "no_live_node"]
+    assert codes(answer) == ["not_claimed", "after_claim", "no_live_node"]
     assert params(answer, "not_claimed") == {"next": "2024-05-06 11:00:00 UTC"}
     Node.objects.update(heartbeat_at=database_now("default"))
     assert params(explain(job, NOON), "live_nodes") == {"count": 1}

@@ -51,6 +51,7 @@ from django_dcron.testing import set_clock
 from django_dcron.utils.bounded_text import OMISSION_MARK, BoundedText
 from tests.conftest import StartProcess
 from tests.diagnosis.test_system_health import worker_replies
+from tests.docs.test_documents import ROOT
 from tests.factories import make_idle_job, make_job, make_node, make_run
 from tests.lock_holder import has_usual_lock_limit, keeping_open, lock_runs
 from tests.management import calling
@@ -1235,6 +1236,31 @@ def test_cancel_accepts_run_or_job() -> None:
     assert "Only unfinished runs" in message
     assert call("cancel", "nothing")[0] == 2
     assert call("cancel", "0" * 12)[0] == 2
+
+
+def test_overdue_occurrences_are_dropped_as_documented() -> None:
+    job = make_idle_job(name="nightly-report")
+    make_idle_job(name="idle")
+    assert "overdue" not in call("cancel", "--all", "--dry-run")[1]
+    Cursor.objects.filter(pk=job.pk).update(next_at=datetime(2024, 1, 1, tzinfo=UTC))
+    code, message = call("cancel", "--all", "--dry-run")
+    assert (code, message.count("1 job has overdue occurrences")) == (0, 1)
+    make_run(job)
+    assert "1 job has overdue occurrences" in call("cancel", "--all", "--dry-run")[1]
+    Run.objects.all().delete()
+    assert call("list", "--sort", "next")[1].splitlines()[1].startswith("nightly-report ")
+
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    section = page.partition("### The nodes were down")[2].partition("\n## ")[0]
+    for line in re.findall(r"^manage\.py dcron (.*nightly-report.*)$", section, re.MULTILINE):
+        assert call(*shlex.split(line))[0] == 0
+
+    assert {run.state for run in Run.objects.filter(job=job)} == {"cancelled"}
+    job.refresh_from_db()
+    next_at = Cursor.objects.get(pk=job.pk).next_at
+    assert job.enabled
+    assert next_at is not None
+    assert next_at > database_now("default")
 
 
 def test_cancel_reports_no_run_as_cancelled_that_has_succeeded_meanwhile(

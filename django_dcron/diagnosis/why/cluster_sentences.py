@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -24,6 +25,7 @@ from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.facts import WorkerFacts
 from django_dcron.policies.health.workers import IDLE_QUEUE_AFTER
 from django_dcron.policies.lifecycle import State
+from django_dcron.policies.misfire import MisfirePolicy
 from django_dcron.runs.deliveries import redelivery_delay
 
 
@@ -51,8 +53,25 @@ def freeze_sentences(data: ExplanationData, freezes: Iterable[Freeze]) -> Iterat
 def after_freeze(job: Job) -> Sentence:
     """Return what becomes of an occurrence of the job's schedule after a freeze."""
     text = _("After the freeze, the misfire policy %(policy)s applies: %(effect)s")
+    return Sentence("after_freeze", text, **_misfire_values(job))
+
+
+def after_claim(data: ExplanationData, occurrence: datetime) -> Iterator[Sentence]:
+    """Yield what becomes of a due occurrence once a node claims it."""
+    text = _("Once a node claims it, the misfire policy %(policy)s applies: %(effect)s")
+    yield Sentence("after_claim", text, **_misfire_values(data.job))
+    later = data.nearby.after
+    deadline = data.job.start_deadline
+    is_latest = later is None or later > data.now
+    in_time = deadline is None or data.now - occurrence <= deadline
+    if data.job.misfire.policy is MisfirePolicy.RUN_LATEST and is_latest and in_time:
+        text = _("This is the latest one, so it runs unless another one becomes due before that.")
+        yield Sentence("runs_after_claim", text)
+
+
+def _misfire_values(job: Job) -> dict[str, str]:
     effect = f"{misfire_effect(job)} {start_deadline_effect(job)}".rstrip()
-    return Sentence("after_freeze", text, policy=str(job.misfire.policy), effect=effect)
+    return {"policy": str(job.misfire.policy), "effect": effect}
 
 
 def start_after_freeze() -> Sentence:

@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from django_dcron.diagnosis.job_list import problem_of
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.diagnosis.why.cluster_sentences import (
+    after_claim,
     after_freeze,
     doctor_sentence,
     freeze_sentences,
@@ -118,7 +119,10 @@ def explain_missing_run(data: ExplanationData, occurrence: datetime) -> Explaine
             "%(next)s."
         )
         not_claimed = Sentence("not_claimed", text, next=data.format_time(cursor.next_at))
-        return ExplainedOccurrence(WhyVerdict.NOT_CLAIMED, [not_claimed, *node_sentences(data)])
+        return ExplainedOccurrence(
+            WhyVerdict.NOT_CLAIMED,
+            [not_claimed, *after_claim(data, occurrence), *node_sentences(data)],
+        )
     if kept := kept_from(data.job.pk, occurrence, data.now):
         text = _(
             "The history doesn't go back that far. Runs older than the one at %(kept)s were pruned."

@@ -11,16 +11,19 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.overdue import overdue_cursors
 from django_dcron.jobs.action_texts import cancelled_text
 from django_dcron.management.dcron import bulk_actions
 from django_dcron.management.dcron.bulk_actions import ActionOutcome, Plan, SkippedRow
 from django_dcron.management.dcron.job_selection import add_selection, select
 from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or_run
-from django_dcron.management.dcron.output import Output, add_json, time_text
-from django_dcron.models import Job, Run
+from django_dcron.management.dcron.output import WARNING, Output, add_json, time_text
+from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.run import claimed_ahead
 from django_dcron.policies.lifecycle import UNFINISHED, State
 from django_dcron.utils.batches import in_batches
+from django_dcron.utils.counts import number_of
+from django_dcron.utils.docs_links import with_link
 
 HELP = (
     "Cancel runs. A run that hasn't started ends; a running run is asked to stop. With a job: "
@@ -74,8 +77,12 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         runs[run.pk] = run
         if is_ahead:
             (ahead if {run, run.job} & named else kept).add(run.pk)
+    overdue = 0 if output.is_json else _number_overdue(jobs)
     if not runs and not output.is_json:
         output.line(f"Nothing to cancel: there are no {_kind(options['state'])} runs.")
+    if overdue:
+        output.line(_overdue_text(overdue), WARNING)
+    if not runs and not output.is_json:
         return
     actions = [bulk_actions.action_on_run(run) for run in runs.values()]
     plan = Plan(
@@ -93,6 +100,24 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _kind(states: Sequence[str]) -> str:
     return " or ".join(states) or "unfinished"
+
+
+def _number_overdue(jobs: Sequence[Job]) -> int:
+    """Return how many of the jobs have an occurrence that no node has claimed in time."""
+    now, cursors = database_now(alias_for(Run)), Cursor.objects.using(alias_for(Cursor))
+    return sum(
+        overdue_cursors(cursors.filter(pk__in=[job.pk for job in batch]), now).count()
+        for batch in in_batches(jobs, JOBS_PER_QUERY)
+    )
+
+
+def _overdue_text(number: int) -> str:
+    text = (
+        f"{number_of(number, 'job has', 'jobs have')} overdue occurrences that have no run yet. "
+        "When a node claims them, the misfire policy decides whether they run. To see these jobs: "
+        "manage.py dcron list --sort next. To drop the occurrences, pause the jobs first."
+    )
+    return with_link(text, "troubleshooting.md#the-nodes-were-down")
 
 
 def _runs_in(jobs: Sequence[Job], states: Collection[str]) -> Iterator[tuple[Run, bool]]:

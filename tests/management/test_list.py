@@ -12,8 +12,9 @@ from django_dcron.db.now import database_now
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.job_selection import schedule_with_zone
-from django_dcron.models import Cursor, Job, Run
+from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.models.statistics import count_ended_runs
+from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.lifecycle import State
 from tests.factories import make_idle_job, make_job, make_node, make_run
 from tests.management.calling import call, table
@@ -249,6 +250,18 @@ def test_list_names_the_most_urgent_error_of_the_health_verdict(
     Run.objects.filter(pk=run.pk).update(state="succeeded", finished_at=late)
     call("list")
     assert capsys.readouterr().err == ""
+
+
+def test_list_names_a_service_that_a_node_can_not_use(capsys: pytest.CaptureFixture[str]) -> None:
+    make_idle_job()
+    node = make_node(degraded=True)
+    call("list")
+    assert str(read_verdict().issues[0]) in capsys.readouterr().err
+    Node.objects.filter(pk=node.pk).update(broker_unreachable_since=node.heartbeat_at)
+    call("list")
+    broker, lock = read_verdict().issues
+    assert [broker.problem, lock.problem] == [Problem.BROKER_UNREACHABLE, Problem.NODE_DEGRADED]
+    assert str(broker) in capsys.readouterr().err
 
 
 def test_list_says_if_no_node_is_running(capsys: pytest.CaptureFixture[str]) -> None:

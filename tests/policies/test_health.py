@@ -481,8 +481,8 @@ def test_issues_are_ordered_by_severity_and_urgency() -> None:
     assert [issue.problem for issue in verdict.issues] == [
         P.NAMESPACE_UNSERVED,
         P.QUARANTINED,
-        P.JOBS_FAILING,
         P.NODE_DEGRADED,
+        P.JOBS_FAILING,
     ]
     assert verdict.status is SystemStatus.UNFIT
     assert str(verdict.summary) == str(verdict.issues[0].summary)

@@ -45,7 +45,7 @@ from django_dcron.management.dcron.output import (
 from django_dcron.management.dcron.run_absence import TEXTS, Absence
 from django_dcron.models import Job, Node
 from django_dcron.policies.freezing import FreezeExtent
-from django_dcron.policies.health.problems import Severity
+from django_dcron.policies.health.problems import Problem, Severity
 
 HELP = "List jobs with their schedule, next run, last run and state."
 EXAMPLES = """
@@ -57,6 +57,7 @@ list --paused --json
 """
 LIMIT = 1000
 NAME, NEXT = "name", "next"
+UNREACHABLE_SERVICES = {Problem.BROKER_UNREACHABLE, Problem.NODE_DEGRADED}
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -124,13 +125,17 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 
 def _warn_of_outage(out: Output, namespace: str) -> None:
-    """Print that no node is running, or else the most urgent error of the health verdict."""
+    """Print that no node is running, or else the most urgent problem that affects all jobs.
+
+    That is an error of the health verdict, or a warning about a service that the nodes need.
+    """
     if not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
         out.progress(TEXTS[Absence.NODE])
         return
-    issues = read_verdict(namespace).issues
-    if error := next((each for each in issues if each.severity is Severity.ERROR), None):
-        out.progress(str(error))
+    for issue in read_verdict(namespace).issues:
+        if issue.severity is Severity.ERROR or issue.problem in UNREACHABLE_SERVICES:
+            out.progress(str(issue))
+            return
 
 
 def _next_run_key(job: Job, now: datetime) -> tuple[bool, datetime]:

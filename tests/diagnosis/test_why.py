@@ -1397,6 +1397,26 @@ def test_unclaimed_occurrence_mentions_nodes() -> None:
     assert params(explain(job, NOON), "live_nodes") == {"count": 1}
 
 
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"target": "tests.app.tasks.renamed"}, "unknown_target"),
+        ({"kwargs": {"unknown": 1}}, "arguments_rejected"),
+    ],
+)
+def test_coming_runs_that_must_fail_are_named(
+    tomorrow: datetime, fields: dict[str, Any], code: str
+) -> None:
+    job = make_job()
+    now = database_now("default")
+    assert not {code} & {*codes(explain(job, tomorrow)), *codes(explain_latest(job, now))}
+    Job.objects.filter(pk=job.pk).update(**fields)
+    job = Job.objects.get(pk=job.pk)
+    assert codes(explain(job, tomorrow))[-1] == code
+    assert codes(explain_latest(job, now))[-1] == code
+    assert code not in codes(explain(job, NOON)), "that time is in the past"
+
+
 def test_nodes_are_mentioned_only_with_permission(tomorrow: datetime) -> None:
     job = make_job()
     Cursor.objects.filter(pk=job.pk).update(next_at=NOON)

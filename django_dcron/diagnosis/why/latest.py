@@ -13,6 +13,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.why.cluster_sentences import freeze_sentences, node_sentences
 from django_dcron.diagnosis.why.explanation import Answer, explain, run_outcome
 from django_dcron.diagnosis.why.explanation_data import OCCURRENCE_TRIGGERS, ExplanationData
+from django_dcron.diagnosis.why.no_run import failing_sentences
 from django_dcron.diagnosis.why.pause_sentences import present_pause_sentences
 from django_dcron.diagnosis.why.sentence import Sentence
 from django_dcron.diagnosis.why.verdicts import WhyVerdict
@@ -49,8 +50,10 @@ def explain_latest(job: Job, now: datetime) -> Answer:
         for freeze in data.freezes_in_force()
         if next(freeze_sentences(data, [freeze])) not in answer.sentences
     ]
-    sentences = (*_shadow_sentences(job), *answer.sentences, *freeze_sentences(data, unstated))
-    return replace(answer, sentences=sentences)
+    sentences = [*_shadow_sentences(job), *answer.sentences, *freeze_sentences(data, unstated)]
+    if job.enabled:
+        sentences += [each for each in failing_sentences(job) if each not in sentences]
+    return replace(answer, sentences=tuple(sentences))
 
 
 def _with_later_run(data: ExplanationData, answer: Answer, run: Run) -> Answer:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from django.utils.translation import gettext as _
 
+from django_dcron.diagnosis.job_arguments import ArgumentsChecker, unknown_target_problem
 from django_dcron.diagnosis.job_list import problem_of
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.diagnosis.why.cluster_sentences import (
@@ -173,7 +174,17 @@ def _not_due(data: ExplanationData, occurrence: datetime) -> ExplainedOccurrence
         sentences += [*freeze_sentences(data, freezes), after_freeze(data.job)]
     if data.show_nodes and not data.live_nodes:
         sentences += node_sentences(data)
+    sentences += failing_sentences(job)
     return ExplainedOccurrence(WhyVerdict.NOT_DUE, sentences)
+
+
+def failing_sentences(job: Job) -> Iterator[Sentence]:
+    """Yield why the job's next runs fail, as far as this process knows its target."""
+    if problem := unknown_target_problem(job.target):
+        yield Sentence("unknown_target", "%(problem)s", problem=problem)
+    elif why := ArgumentsChecker().why_rejected(job):
+        text = _("Runs fail: the target doesn't accept the job's arguments: %(why)s")
+        yield Sentence("arguments_rejected", text, why=why)
 
 
 def changed_since(data: ExplanationData) -> Iterator[Sentence]:

@@ -59,6 +59,7 @@ from django_dcron.policies.health.verdict import Verdict, assess
 from django_dcron.policies.incidents import IncidentState
 from django_dcron.policies.lifecycle import State
 from django_dcron.targets.shadow import is_shadow
+from django_dcron.utils.suggestions import similar_names
 
 LATELY = timedelta(hours=1)
 """A job ran or failed lately if its last run finished within this time."""
@@ -263,8 +264,12 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
 def _targets(groups: list[dict[str, Any]]) -> dict[str, Any]:
     used = {each["target"] for each in groups if each["enabled_jobs"]}
     unknown = [target for target in used if not targets.is_known(target)]
+    named = NamedCount.of(unknown)
+    known = targets.available() if named else []
+    near = [each for target in named.names for each in similar_names(target, known, most=1)]
     return {
-        "unknown_targets": NamedCount.of(unknown),
+        "unknown_targets": named,
+        "similar_targets": tuple(dict.fromkeys(near)),
         "lacks_task_modules": bool(unknown and targets.discovery_problem()),
         "host": gethostname(),
         "pid": os.getpid(),

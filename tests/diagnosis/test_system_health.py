@@ -485,6 +485,10 @@ def test_unknown_targets_of_enabled_jobs_are_a_warning(
     assert issue.named.names == ("old.b", "shadow:old.a")
     assert f"PID {os.getpid()} on host {gethostname()}" in str(issue.summary)
     assert read_facts("shop").unknown_targets.names == ("old.b",)
+    assert read_facts().similar_targets == ()
+    Job.objects.filter(pk=job.pk).update(target="tests.app.tasks.ecco")
+    assert read_facts().similar_targets == ("tests.app.tasks.echo",)
+    Job.objects.filter(pk=job.pk).update(target="old.b")
 
     monkeypatch.setattr(targets, "discovery_problem", lambda: "ImportError: no billing")
     facts = read_facts()

@@ -1248,7 +1248,15 @@ def test_remedy_for_unknown_targets_depends_on_the_import_of_task_modules() -> N
         return str(only(unknown_targets=NamedCount(1), lacks_task_modules=failed).remedy)
 
     assert "can't be imported" in remedy(True)
-    assert "older code" in remedy(False)
+    assert remedy(False).startswith("Restart the process if it runs older code.")
+
+
+def test_remedy_for_unknown_targets_begins_with_the_job_if_a_target_is_similar() -> None:
+    given = facts(unknown_targets=NamedCount(1, ("b.old",)), similar_targets=("b.new",))
+    (issue,) = assess(given).issues
+    assert str(issue.remedy).startswith("Did you mean 'b.new'? Correct the jobs ")
+    (hidden,) = assess(given.visible(jobs=False, nodes=True)).issues
+    assert "b.new" not in str(hidden.remedy)
 
 
 def test_unknown_targets_name_a_web_process_only_if_it_is_known_to_be_one() -> None:
@@ -1364,6 +1372,7 @@ def test_facts_default_to_a_system_without_work() -> None:
         "queued_since": None,
         "missed_since": None,
         "long_runs": (),
+        "similar_targets": (),
         "user_pauses": (),
         "freezes": (),
         "queues": (),

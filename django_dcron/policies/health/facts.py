@@ -174,6 +174,8 @@ class SystemFacts:
     """Jobs that aren't scheduled because of a problem, such as an invalid schedule."""
     unknown_targets: NamedCount = NamedCount()
     """Targets of enabled jobs that the process with these facts doesn't know."""
+    similar_targets: tuple[str, ...] = ()
+    """Targets that the process knows, with names similar to those of the unknown ones."""
     lacks_task_modules: bool = False
     """Whether task modules failed to import in that process, if it doesn't know a target."""
     host: str = ""
@@ -272,6 +274,7 @@ class SystemFacts:
                 facts,
                 quarantined=facts.quarantined.unnamed,
                 unknown_targets=facts.unknown_targets.unnamed,
+                similar_targets=(),
                 failed_lately=facts.failed_lately.unnamed,
                 keep_failing=facts.keep_failing.unnamed,
                 auto_paused=facts.auto_paused.unnamed,

@@ -16,7 +16,7 @@ from django_dcron.policies.health.problems import (
     bounded_number,
     issues_of_lists,
 )
-from django_dcron.utils.messages import TranslatableText, ngettext
+from django_dcron.utils.messages import TranslatableText, any_of, ngettext
 from django_dcron.utils.messages import gettext_noop as _
 
 _FAILING = {
@@ -161,17 +161,29 @@ def _unknown_targets(facts: SystemFacts) -> Issue:
             "jobs: %(targets)s."
         )
     if facts.lacks_task_modules:
-        remedy = _("Some task modules can't be imported in this process: fix the error in its log.")
+        remedy = TranslatableText(
+            _("Some task modules can't be imported in this process: fix the error in its log.")
+        )
+    elif facts.similar_targets:
+        remedy = TranslatableText(
+            _(
+                "Did you mean %(near)s? Correct the jobs that manage.py dcron doctor lists, or "
+                "restart the process if it runs older code."
+            ),
+            near=any_of([repr(target) for target in facts.similar_targets]),
+        )
     else:
-        remedy = _(
-            "Restart the process if it runs older code. Otherwise, correct or pause the jobs that "
-            "manage.py dcron doctor lists."
+        remedy = TranslatableText(
+            _(
+                "Restart the process if it runs older code. Otherwise, correct or pause the jobs "
+                "that manage.py dcron doctor lists."
+            )
         )
     return Issue(
         Problem.UNKNOWN_TARGET,
         Severity.WARNING,
         TranslatableText(text, **process, targets=listed),
-        TranslatableText(remedy),
+        remedy,
         None,
         {"targets": facts.unknown_targets.number},
         facts.unknown_targets,

@@ -140,7 +140,7 @@ def test_declared_function_or_task_is_accepted() -> None:
         assert_runs_at(task, [NINE], after=NINE - HOUR)
         with pytest.raises(ValueError, match=": two, one"):
             assert_runs_at(function, [], after=NINE)
-        with pytest.raises(ValueError, match="@cron"):
+        with pytest.raises(ValueError, match=r"@cron.*control\.update_or_create"):
             assert_runs_at(undeclared, [], after=NINE)
 
 
@@ -177,7 +177,7 @@ def test_declared_django_task_is_accepted(clock_at_nine: ManualClock) -> None:
             "succeeded",
             "tests.tasked.tasks.report",
         )
-        with pytest.raises(ValueError, match=r"@cron.*control\.update_or_create"):
+        with pytest.raises(ValueError, match="@cron"):
             run_due(jobs=[fetch])
 
 

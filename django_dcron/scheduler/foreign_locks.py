@@ -30,16 +30,18 @@ class ForeignLocks:
         self._missing_since: float | None = None
         """The monotonic time since which other nodes hold locks of this node's shards."""
         self._has_looked_for_holders = False
+        self.holder = ""
+        """The node of another database that has locks of this node's shards. Empty if none has."""
 
     def check(self, missing: Collection[str], now: float) -> None:
-        """Log one line if nodes of another database keep the locks ``missing``.
+        """Set ``holder`` and log one line if nodes of another database keep the locks ``missing``.
 
         ``missing`` names the locks of this node's shards that it doesn't hold, and ``now`` is the
         monotonic time. If this database is a copy of the other one, it contains old rows of these
         nodes. A node without heartbeats doesn't renew its locks (``membership``).
         """
         if not missing:
-            self._missing_since, self._has_looked_for_holders = None, False
+            self._missing_since, self._has_looked_for_holders, self.holder = None, False, ""
             return
         if self._missing_since is None:
             self._missing_since = now
@@ -52,12 +54,13 @@ class ForeignLocks:
             nodes = Node.objects.using(alias_for(Node)).live(2 * settings.LEASE)
             foreign = nodes.unknown(holders.values())
             if foreign:
+                self.holder = min(foreign)
                 logger.warning(
                     "shards led by a node of another database: node=%s holder=%s shards=%d/%d; "
                     "give each site that shares a Redis its own KEY_PREFIX in CACHES",
                     self._node,
-                    min(foreign),
+                    self.holder,
                     len(missing),
                     settings.SHARDS,
-                    extra={"event": "foreign_locks", "node": self._node, "holder": min(foreign)},
+                    extra={"event": "foreign_locks", "node": self._node, "holder": self.holder},
                 )

@@ -99,6 +99,8 @@ class NodeFacts:
     """How far the database's clock has jumped, while cluster time doesn't follow it yet."""
     blocked_steps: Mapping[str, float] = field(default_factory=dict)
     """The steps of ticks that other transactions block for long, and for how long."""
+    foreign_lock_holder: str = ""
+    """The node of another database that has locks of this node's shards. Empty if none has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,11 @@ def _warnings(facts: NodeFacts) -> list[str]:
     if facts.lock_degraded:
         text = "shards are assigned by hash, without locks"
         reasons.append(_with_cause(text, facts.lock_error))
+    if facts.foreign_lock_holder:
+        reasons.append(
+            f"{facts.foreign_lock_holder}, a node of another database, has locks of this node's "
+            "shards: give each site that shares a Redis its own KEY_PREFIX in CACHES"
+        )
     if facts.clock_doubt:
         step = f"{facts.clock_doubt:+.1f} s"
         reasons.append(f"the database clock jumped by {step}: cluster time doesn't follow it yet")

@@ -108,7 +108,7 @@ class Membership:
         self._assigned: frozenset[int] = frozenset()
         """The shards that hashing assigns to this node."""
         self._leases: dict[int, Lease] = {}
-        self._foreign_locks = ForeignLocks(name, lock)
+        self.foreign_locks = ForeignLocks(name, lock)
         self._nodes = LiveNodes(name, namespace)
         self._ring: frozenset[str] = frozenset()
         """The live nodes that shared the shards at the last heartbeat."""
@@ -237,7 +237,7 @@ class Membership:
             raise
         self._renew(database_reachable=True)
         missing = frozenset() if self.degraded else self._assigned - self._leases.keys()
-        self._foreign_locks.check(self._lock_names(missing), self._clock.monotonic())
+        self.foreign_locks.check(self._lock_names(missing), self._clock.monotonic())
         return not self.shards <= before
 
     def record_failed_heartbeat(self, error: Exception) -> None:

@@ -86,6 +86,7 @@ class NodeStatus:
             database_error=self._backoff.reason,
             lock_degraded=self._membership.degraded,
             lock_error=self._membership.lock_error,
+            foreign_lock_holder=self._membership.foreign_locks.holder,
             broker_unreachable=self._agenda.broker_unreachable,
             broker_error=self._agenda.broker_error,
             skew=self._clock.skew.total_seconds(),

@@ -601,7 +601,21 @@ def test_site_whose_locks_another_site_has_is_not_healthy(system: System) -> Non
     names = [f":shard:{number}/64" for number in range(64)]
     system.lock.release(names, system.node.id)
     system.lock.hold(names, "ghost", MINUTE)
-    assert system.codes() == {Code.LEASE_ORPHANED, Code.NO_SHARD_LED}
+    assert [(group.code, group.severity) for group in system.examine().findings.groups()] == [
+        (Code.LEASE_ORPHANED, Severity.ERROR),
+        (Code.NO_SHARD_LED, Severity.WARNING),
+    ]
+
+
+def test_locks_of_another_site_are_shown_before_the_jobs_that_wait(system: System) -> None:
+    Node.objects.update(shards=0)
+    names = [f":shard:{number}/64" for number in range(64)]
+    system.lock.release(names, system.node.id)
+    system.lock.hold(names, "ghost", MINUTE)
+    Cursor.objects.update(next_at=system.latest - HOUR)
+    first, *others = system.examine().findings.groups()
+    assert first.code is Code.LEASE_ORPHANED
+    assert Code.CURSOR_OVERDUE in {group.code for group in others}
 
 
 @pytest.mark.parametrize("is_copied", [True, False])

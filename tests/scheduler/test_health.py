@@ -74,6 +74,10 @@ BLOCKED_REASON = (
     "another transaction has locked rows or tables of django_dcron in the database: the node "
     "hasn't completed adopt for 10 s, claim for 12 s"
 )
+FOREIGN_REASON = (
+    "vm-1, a node of another database, has locks of this node's shards: give each site that "
+    "shares a Redis its own KEY_PREFIX in CACHES"
+)
 STARTS = {"at": None, "since": None, "ticked": False}
 
 
@@ -87,6 +91,7 @@ STARTS = {"at": None, "since": None, "ticked": False}
         (BROKER_FAILS, "degraded", [BROKER_REASON]),
         ({"clock_doubt": -6.0}, "degraded", [CLOCK_REASON]),
         ({"blocked_steps": {"claim": 12.4, "adopt": 10.1}}, "degraded", [BLOCKED_REASON]),
+        ({"foreign_lock_holder": "vm-1"}, "degraded", [FOREIGN_REASON]),
         (UNREACHABLE | {"tick_age": GRACE}, "degraded", [UNREACHABLE_REASON]),
         ({"database_error": "a deadlock"}, "ok", []),
         ({"tick_age": GRACE + 1}, "unfit", ["no tick has succeeded for 301 s"]),

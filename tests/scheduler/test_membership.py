@@ -115,9 +115,11 @@ def test_locks_of_a_node_of_another_database_are_reported_once(
     monkeypatch.setattr(foreign_locks, "FOREIGN_AFTER", 0.0)
     beat(a, times=3)
     assert events(caplog).count("foreign_locks") == 1
+    assert a.foreign_locks.holder == "vm-00000000"
     lock.held.clear()
     beat(a)
     assert a.shards == ALL
+    assert not a.foreign_locks.holder
 
 
 def test_locks_of_a_node_of_the_copied_database_are_reported(
@@ -129,7 +131,7 @@ def test_locks_of_a_node_of_the_copied_database_are_reported(
     expire_nodes("production")
     lock.held = {f":shard:{shard}/64": production.id for shard in range(64)}
     a = node(lock)
-    monkeypatch.setattr(a._foreign_locks, "_missing_since", float("-inf"))
+    monkeypatch.setattr(a.foreign_locks, "_missing_since", float("-inf"))
     beat(a)
     assert events(caplog).count("foreign_locks") == 1
 

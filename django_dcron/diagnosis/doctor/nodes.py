@@ -21,7 +21,7 @@ from django_dcron.exceptions import LockUnavailable
 from django_dcron.locks import Lock
 from django_dcron.locks.database import holders_in_database
 from django_dcron.models import Node
-from django_dcron.policies.health.problems import Problem
+from django_dcron.policies.health.problems import Problem, Severity
 from django_dcron.policies.health.verdict import Verdict
 from django_dcron.policies.sharding import shard_lock_name
 from django_dcron.utils.counts import number_of
@@ -192,7 +192,9 @@ def _add_orphaned(
     for holder in sorted(others):
         shards = sorted(shards_by_holder[holder])
         leases = f"the leases of {number_of(len(shards), 'shard')} ({_list_shards(shards)})"
+        severity = None
         if holder in foreign:
+            severity = Severity.ERROR
             message = (
                 f"A node that isn't in this database has {leases}, so no node of this site "
                 "schedules their jobs. Another site probably uses the same Redis. Give each site "
@@ -206,7 +208,7 @@ def _add_orphaned(
                 "its own KEY_PREFIX in CACHES, or its own database number. Or a process can't "
                 "reach the database: look for it on the node's host."
             )
-        findings.add(Code.LEASE_ORPHANED, Subject("node", holder, holder), message)
+        findings.add(Code.LEASE_ORPHANED, Subject("node", holder, holder), message, severity)
 
 
 def _list_shards(shards: list[int]) -> str:

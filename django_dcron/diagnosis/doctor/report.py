@@ -188,10 +188,11 @@ def examine(window: Window, lock: Lock, *, named: int = NAMED) -> Report:
     findings, totals = Findings(named), Totals()
     verdict = read_verdict(window.namespace)
     issues = [issue for issue in verdict.issues if issue.problem not in NOTED]
+    # Lost locks come first, because they may cause the problems of the verdict.
+    dead_nodes = nodes.examine_nodes(window, findings, lock, verdict)
     for issue in issues:
         if issue.problem not in LISTED_BY_ROW:
             _add(issue, findings)
-    dead_nodes = nodes.examine_nodes(window, findings, lock, verdict)
     releases.examine_releases(window, findings)
     examine_declarations(window, findings)
     examine_alerts(window, findings)

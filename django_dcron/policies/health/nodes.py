@@ -33,7 +33,10 @@ _WITHOUT_SHARDS = {
         "nodes",
         lambda facts: facts.without_shards,
         _("No node leads a shard, so no jobs are scheduled. Running nodes: %(nodes)s."),
-        FIND_UNLED_SHARDS,
+        _(
+            "Check the nodes' logs, and the findings of manage.py dcron doctor about leases. "
+            "Another site may use the same Redis without its own KEY_PREFIX in CACHES."
+        ),
     ),
 }
 _UNSERVED = {

@@ -85,6 +85,11 @@ def is_starting(node: Node) -> bool:
     return time_since(node, node.started_at) <= takeover_time()
 
 
+def may_still_rescue(node: Node) -> bool:
+    """Return whether the node is too new to have rescued all runs whose worker died."""
+    return time_since(node, node.started_at) <= settings.RUN_LEASE + takeover_time()
+
+
 def working_nodes(nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes that schedule jobs, or would do so if another node stopped.
 

@@ -137,6 +137,7 @@ def _nodes(nodes: list[Node], wanted: set[str]) -> dict[str, Any]:
         "live_nodes": len(live),
         "dead_nodes": len(cluster.dead_nodes(nodes)),
         "last_heartbeat": max((node.heartbeat_at for node in nodes), default=None),
+        "may_still_rescue": bool(live) and all(map(cluster.may_still_rescue, live)),
         "stalled": NamedCount.of([node.name for node in stalled]),
         "stalled_since": min((node.ticked_at or node.started_at for node in stalled), default=None),
         "without_shards": NamedCount.of([node.name for node in _nodes_without_shards(live)]),

@@ -738,6 +738,8 @@ def test_run_with_stale_heartbeat_is_reported_as_stuck(job: Job, now: datetime) 
     make_started_run(job, now - 2 * HOUR, "running")
     Run.objects.update(heartbeat_at=now - HOUR)
     assert Problem.RUN_STUCK in problems()
+    Node.objects.update(started_at=now - 30 * SECOND)
+    assert Problem.RUN_STUCK not in problems(), "the node may still rescue it"
 
 
 # --- workers ------------------------------------------------------------------------------------

@@ -241,6 +241,7 @@ def test_remedy_for_missing_nodes_depends_on_autostart(autostart: bool) -> None:
         ),
         ({"overdue_cursors": WaitingCount(1, ago(MINUTE))}, [(P.CURSOR_OVERDUE, ERROR)]),
         ({"stuck": WaitingCount(1, ago(MINUTE))}, [(P.RUN_STUCK, ERROR)]),
+        ({"stuck": WaitingCount(1, ago(MINUTE)), "may_still_rescue": True}, []),
         # outcomes of runs
         (
             {"ran_lately": 2, "failed_lately": NamedCount(2), "failures_lately": 3},
@@ -1355,6 +1356,7 @@ def test_facts_default_to_a_system_without_work() -> None:
         "dispatcher": "celery",
         "autostart": False,
         "database_read_only": False,
+        "may_still_rescue": False,
         "last_heartbeat": None,
         "stalled_since": None,
         "without_broker_since": None,

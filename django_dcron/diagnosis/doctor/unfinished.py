@@ -67,6 +67,8 @@ def examine_unfinished_runs(window: Window, findings: Findings, verdict: Verdict
     """
     severities = {issue.problem: issue.severity for issue in verdict.issues}
     for code, runs, texts_of in _checks(window):
+        if code is Code.RUN_STUCK and verdict.facts.may_still_rescue:
+            continue
         severity = severities.get(Problem.WORKERS_BEHIND) if code is Code.RUN_UNDELIVERED else None
         oldest = runs.select_related("job").only(*COLUMNS).order_by("due_at")[:MAX_COUNTED]
         for run in oldest:

@@ -137,6 +137,8 @@ class SystemFacts:
     """Nodes that vanished within the last day: they neither stopped cleanly nor restarted."""
     last_heartbeat: datetime | None = None
     """The latest heartbeat of any node, live or not."""
+    may_still_rescue: bool = False
+    """Whether all live nodes are too new to have rescued all runs whose worker died."""
     stalled: NamedCount = NamedCount()
     """Live nodes whose ticks fail."""
     stalled_since: datetime | None = None

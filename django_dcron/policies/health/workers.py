@@ -42,7 +42,7 @@ def worker_issues(facts: SystemFacts) -> Iterator[Issue]:
     yield from issues
     if not issues and _is_queue_stalled(facts):
         yield _queue_stalled(facts)
-    if facts.stuck and facts.live_nodes:
+    if facts.stuck and facts.live_nodes and not facts.may_still_rescue:
         yield _run_stuck(facts)
 
 

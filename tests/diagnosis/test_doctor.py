@@ -132,6 +132,21 @@ def test_single_failure_causes_a_note(system: System) -> None:
     assert any(str(system.job) in note for note in report.notes)
 
 
+def test_missed_occurrences_cause_a_note(system: System) -> None:
+    quiet = len(system.examine().notes)
+    at = system.latest
+    ended = {"trigger": "manual", "finished_at": at}
+    make_run(system.job, state="skipped", scheduled_at=at - SECOND / 2, **ended)
+    assert len(system.examine().notes) == quiet, "runs are also skipped without an outage"
+    make_run(system.job, state="missed", scheduled_at=at - SECOND / 3, **ended)
+    Statistics.objects.update(skipped=1, missed=1)
+    report = system.examine()
+    assert report.healthy
+    assert (report.examined.missed, report.examined.skipped) == (1, 1)
+    (note,) = (note for note in report.notes if "history --state missed" in note)
+    assert note.startswith("1 occurrence was missed")
+
+
 def test_single_failure_causes_a_note_beside_a_failing_job(system: System) -> None:
     failing = make_job_with_history(system.latest, name="failing")
     Statistics.objects.update(
@@ -1076,7 +1091,7 @@ def test_occurrences_per_job_are_limited(system: System) -> None:
 
 def test_examined_runs_are_limited(system: System) -> None:
     report = system.examine(runs=2)
-    assert report.examined == (2, True)
+    assert (report.examined.number, report.examined.more) == (2, True)
     assert "latest 2 runs" in report.notes[-1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -86,6 +87,9 @@ class ExaminedRuns(NamedTuple):
     """The number of runs checked individually."""
     more: bool
     """Whether there are more such runs, which weren't checked."""
+    missed: int
+    """How many of the checked runs are missed."""
+    skipped: int
 
 
 def examine_latest_runs(window: Window, findings: Findings) -> ExaminedRuns:
@@ -102,12 +106,12 @@ def examine_latest_runs(window: Window, findings: Findings) -> ExaminedRuns:
         )
         more |= window.runs is not None and len(ids) > window.runs
         chosen |= dict.fromkeys(ids[: window.runs])
-    number = 0
+    states: Counter[str] = Counter()
     for run in _stored_runs(list(chosen)):
-        number += 1
+        states[run.state] += 1
         for code, message in breaches(run):
             findings.add(code, run.subject, message, at=run.scheduled_at)
-    return ExaminedRuns(number, more)
+    return ExaminedRuns(states.total(), more, states[State.MISSED], states[State.SKIPPED])
 
 
 def _stored_runs(run_ids: list[Any]) -> Iterator[StoredRun]:

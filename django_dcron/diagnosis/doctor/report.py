@@ -77,7 +77,7 @@ class Report:
             notes.append(str(waiting))
         if self.dead_nodes:
             notes.append(nodes.dead_nodes_note(self.dead_nodes))
-        notes += self._notes_on_jobs()
+        notes += [*self._notes_on_jobs(), *self._notes_on_missed()]
         if not_compared := self.jobs - totals.jobs:
             notes.append(
                 f"The schedules of {number_of(not_compared, 'job')} weren't checked. Reasons: the "
@@ -135,6 +135,22 @@ class Report:
                 f"{paused} no longer declared in code: {self.undeclared.listed}. To delete a job: "
                 "manage.py dcron delete JOB. To keep the history of a job that was renamed in "
                 'code, see "Rename a declared job" in the docs.'
+            )
+
+    def _notes_on_missed(self) -> Iterator[str]:
+        """Yield a note if occurrences were missed. Without any, skipped runs are no surprise."""
+        counted_later = self.totals.counted_later
+        if missed := self.examined.missed + counted_later:
+            later = f" ({counted_later} of them counted by later runs)" if counted_later else ""
+            skipped = (
+                f", and {number_of(self.examined.skipped, 'run was', 'runs were')} skipped"
+                if self.examined.skipped
+                else ""
+            )
+            yield (
+                f"{number_of(missed, 'occurrence was', 'occurrences were')} missed in this "
+                f"period{later}{skipped}. To list these runs: manage.py dcron history --state "
+                "missed --state skipped"
             )
 
     def as_json(self) -> dict[str, Any]:

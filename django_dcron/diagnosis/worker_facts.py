@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Q, QuerySet
 
@@ -38,6 +38,22 @@ LATEST_STARTS = 200
 """The number of latest starts that are searched for the last start from each queue."""
 
 
+class _Undelivered(NamedTuple):
+    """The undelivered runs of a queue."""
+
+    waiting: WaitingCount
+    queued_at: datetime | None
+    """When the oldest of them was queued."""
+
+
+class _LastStarts(NamedTuple):
+    """The latest starts from a queue."""
+
+    started_at: datetime
+    due_at: datetime
+    """The latest due time of a started run."""
+
+
 def worker_facts(
     runs: RunQuerySet, node_facts: dict[str, Any], now: datetime, summaries: Mapping[str, Summary]
 ) -> dict[str, Any]:
@@ -58,7 +74,7 @@ def worker_facts(
         last_starts = _last_starts(attempts)
         facts["recent_queues"] = tuple(last_starts)
         facts["queues"] = tuple(
-            QueueFacts(name, count, last_starts.get(name)) for name, count in waiting.items()
+            _queue_facts(name, each, last_starts.get(name)) for name, each in waiting.items()
         )
     if last_start is None or now - last_start > settings.REDELIVER_AFTER:
         since = max(filter(None, (last_start, window_start(now))))
@@ -71,7 +87,7 @@ def worker_facts(
         if waiting:
             facts["queues_of_latest_queued"] = _queues_of_latest_queued(runs)
     elif waiting:
-        oldest = min(count.since for count in waiting.values() if count.since)
+        oldest = min(each.waiting.since for each in waiting.values() if each.waiting.since)
         since = max(oldest, window_start(now))
         facts |= {"missed": count_missed_occurrences(runs, since), "missed_since": since}
     idle_since = max(filter(None, (summaries["queued"].first, last_start)), default=now)
@@ -81,17 +97,24 @@ def worker_facts(
     return facts
 
 
-def _undelivered_by_queue(runs: RunQuerySet, now: datetime) -> dict[str, WaitingCount]:
+def _queue_facts(name: str, waits: _Undelivered, last: _LastStarts | None) -> QueueFacts:
+    if last is None:
+        return QueueFacts(name, waits.waiting)
+    overtaken = waits.queued_at is not None and last.due_at > waits.queued_at
+    return QueueFacts(name, waits.waiting, last.started_at, overtaken)
+
+
+def _undelivered_by_queue(runs: RunQuerySet, now: datetime) -> dict[str, _Undelivered]:
     rows = (
         undelivered_runs(runs, now)
         .order_by("due_at")
-        .values_list("job__queue", "job__target", "due_at")
+        .values_list("job__queue", "job__target", "due_at", "queued_at")
     )
-    found: dict[str, WaitingCount] = {}
-    for queue, target, due_at in rows[:QUEUED_EXAMINED]:
+    found: dict[str, _Undelivered] = {}
+    for queue, target, due_at, queued_at in rows[:QUEUED_EXAMINED]:
         name = queue_name(target, queue)
-        before = found.get(name, WaitingCount(0, due_at))
-        found[name] = WaitingCount(before.number + 1, before.since)
+        before, oldest_at = found.get(name, _Undelivered(WaitingCount(0, due_at), queued_at))
+        found[name] = _Undelivered(WaitingCount(before.number + 1, before.since), oldest_at)
     return found
 
 
@@ -108,20 +131,22 @@ def _queues_of_latest_queued(runs: RunQuerySet) -> tuple[str, ...]:
     return tuple({queue_name(target, queue) for target, queue in rows})
 
 
-def _last_starts(attempts: QuerySet[Attempt]) -> dict[str, datetime]:
-    """Return the last start by queue.
+def _last_starts(attempts: QuerySet[Attempt]) -> dict[str, _LastStarts]:
+    """Return the latest starts by queue.
 
     Two queries avoid a join, for which a database may read all runs first.
     """
     started = list(attempts.values_list("run", "started_at")[:LATEST_STARTS])
     rows = Run.objects.using(alias_for(Run)).filter(pk__in={run for run, _ in started})
-    queues = {
-        run: (target, queue)
-        for run, target, queue in rows.values_list("pk", "job__target", "job__queue")
+    columns = ("pk", "job__target", "job__queue", "due_at")
+    by_run = {
+        run: (queue_name(target, queue), due_at)
+        for run, target, queue, due_at in rows.values_list(*columns)
     }
-    found: dict[str, datetime] = {}
+    found: dict[str, _LastStarts] = {}
     for run, started_at in started:
-        if run in queues:
-            name = queue_name(*queues[run])
-            found[name] = max(found.get(name, started_at), started_at)
+        if run in by_run:
+            name, due_at = by_run[run]
+            last = found.get(name, _LastStarts(started_at, due_at))
+            found[name] = _LastStarts(max(last.started_at, started_at), max(last.due_at, due_at))
     return found

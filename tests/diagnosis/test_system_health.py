@@ -845,6 +845,15 @@ def test_queues_are_judged_separately(now: datetime) -> None:
     assert problems() == {Problem.WORKERS_BEHIND}
 
 
+def test_run_is_overtaken_if_a_run_that_was_due_later_has_started(job: Job, now: datetime) -> None:
+    make_node()
+    make_queued_run(job, now - HOUR)
+    make_started_run(job, now - 61 * MINUTE)
+    assert [queue.overtaken for queue in read_facts().queues] == [False]
+    make_started_run(job, now - 2 * MINUTE)
+    assert [queue.overtaken for queue in read_facts().queues] == [True]
+
+
 def test_jobs_that_keep_the_workers_busy_are_named(job: Job, now: datetime) -> None:
     make_node()
     flood, other = make_idle_job(name="flood"), make_idle_job(name="other")

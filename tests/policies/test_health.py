@@ -402,6 +402,23 @@ def test_busy_workers_are_named_by_queue_and_job() -> None:
     assert (hidden.named.names, "flood" in str(hidden)) == ((), False)
 
 
+def test_overtaken_runs_blame_neither_the_workers_nor_a_job() -> None:
+    overtaken = replace(queue(last=LATELY), overtaken=True)
+    waits: dict[str, Any] = {"workers": (worker(),), "last_start": LATELY}
+    for running, busiest in ((0, ()), (1, (("long", 1),))):
+        issue = only(queues=(overtaken,), running=running, busiest=busiest, **waits)
+        assert (issue.problem, issue.severity) == (P.WORKERS_BEHIND, WARNING)
+        assert "probably lost" in str(issue.remedy)
+    issue = only(queues=(overtaken, queue(last=LATELY)), running=1, **waits)
+    assert "probably lost" not in str(issue.remedy)
+
+
+def test_job_with_a_single_run_need_not_be_paused() -> None:
+    waits: dict[str, Any] = {"workers": (worker(),), "queues": (queue(last=LATELY),)}
+    issue = only(**waits, last_start=LATELY, running=1, busiest=(("long", 1),))
+    assert "dcron pause" not in str(issue.remedy)
+
+
 def test_unanswered_worker_ping_is_ignored_if_busy_or_idle() -> None:
     assert found(workers=(), last_start=LONG_AGO, running=1) == []
     assert found(workers=(), last_start=LONG_AGO, enabled_jobs=0) == []
@@ -1393,4 +1410,5 @@ def test_facts_default_to_a_system_without_work() -> None:
         ),
     }
     assert QueueFacts("q", WaitingCount()).last_start is None
+    assert not QueueFacts("q", WaitingCount()).overtaken
     assert WorkerFacts("w", (), executes=True).unknown_runs == 0

@@ -69,6 +69,8 @@ class QueueFacts:
     waiting: WaitingCount
     last_start: datetime | None = None
     """When a worker last started a run from the queue. None: not among the latest starts."""
+    overtaken: bool = False
+    """Whether a run that was due after the oldest of these runs was queued has started."""
 
 
 @dataclass(frozen=True, slots=True)

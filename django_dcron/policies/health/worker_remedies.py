@@ -32,7 +32,7 @@ def raise_capacity(facts: SystemFacts) -> TranslatableText:
         return remedy
     jobs = ", ".join(f"{job} ({runs})" for job, runs in facts.busiest)
     busiest, number = facts.busiest[0]
-    if 2 * number > facts.running:
+    if number > 1 and 2 * number > facts.running:
         return TranslatableText(
             _(
                 "Running runs by job: %(jobs)s. Consider pausing the job with most of them "

@@ -296,6 +296,16 @@ def _workers_behind(facts: SystemFacts, queues: Sequence[QueueFacts]) -> Issue:
                 "idle, the messages were lost, and the nodes send them again within minutes."
             )
         )
+    elif not is_stalled and all(queue.overtaken for queue in queues):
+        summary = TranslatableText(
+            _("Workers start later runs, but not these: %(counts)s."), counts=counts
+        )
+        remedy = TranslatableText(
+            _(
+                "The messages were probably lost, and the nodes send them again. If all workers "
+                "are busy, these messages may wait in one of them, or have a lower priority."
+            )
+        )
     elif not facts.running and facts.dispatcher != "thread":
         summary = TranslatableText(_("No run is executing: %(counts)s."), counts=counts)
         remedy = TranslatableText(CHECK_WORKERS)

@@ -107,8 +107,9 @@ def read_facts(
     facts |= _due(summaries)
     facts |= worker_facts(runs, facts, now, summaries)
     facts["long_runs"] = find_long_runs(runs, now) if summaries["long_running"].number else ()
-    if not working:
-        facts["database_read_only"] = bool(nodes) and refuses_writes(alias_for(Node))
+    if not working and nodes and refuses_writes(alias_for(Node)):
+        # No node can write a heartbeat, so a missing one doesn't mean that the node has died.
+        facts |= {"database_read_only": True, "dead_nodes": 0}
     return SystemFacts(**facts)
 
 

@@ -1,8 +1,8 @@
 """Backoff: consecutive failed ticks, and the pause after them.
 
-A tick fails because the database is unreachable, another transaction blocks it, or the database
-rejects a statement. The node survives all three. An outage is logged once when it begins and once
-when it ends.
+A tick fails because the database is unreachable or read-only, another transaction blocks it, or
+the database rejects a statement. The node survives all of these. An outage is logged once when it
+begins and once when it ends.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ class TickBackoff:
         if isinstance(error, UNAVAILABLE):
             if not self._unreachable:
                 extra = {"event": "database_unreachable", "node": self._node}
-                logger.error(
-                    "database unreachable: node=%s error=%s", self._node, error, extra=extra
-                )
+                logger.error("database unusable: node=%s error=%s", self._node, error, extra=extra)
                 self.unreachable_since = at
             self._unreachable += 1
             return True
@@ -65,7 +63,7 @@ class TickBackoff:
         if self._unreachable:
             self._log(
                 "database_back",
-                "database reachable again: node=%s failed_attempts=%d",
+                "database usable again: node=%s failed_attempts=%d",
                 self._unreachable,
             )
         self._unreachable = self._refused = 0

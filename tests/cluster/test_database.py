@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 
-UNREACHABLE, REACHABLE = "database unreachable: ", "database reachable again: "
+UNREACHABLE, REACHABLE = "database unusable: ", "database usable again: "
 
 
 @pytest.fixture

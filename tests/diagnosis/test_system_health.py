@@ -217,6 +217,7 @@ def test_database_is_checked_for_writes_only_without_working_node(
     Node.objects.update(heartbeat_at=now - HOUR)
     assert problems() == {Problem.DATABASE_READ_ONLY}
     assert checked == ["default"]
+    assert read_facts().dead_nodes == 0, "a live node can't write its heartbeat"
 
 
 def test_writable_database_does_not_refuse_writes() -> None:

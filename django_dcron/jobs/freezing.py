@@ -97,7 +97,7 @@ def freeze(
         scope or "*",
         format_time_to_store(frozen.until) if frozen.until else None,
         frozen.reason,
-        extra={"event": "frozen", "namespace": scope},
+        extra={"event": "frozen", "namespace": scope, "until": until},
     )
     return frozen
 

@@ -302,7 +302,7 @@ def _end_pauses(job_ids: Sequence[int], using: str) -> int:
             "job resumed: job=%s paused_until=%s",
             each.job,
             format_time_to_store(each.until),
-            extra={"event": "resumed", "job": str(each.job)},
+            extra={"event": "resumed", "job": str(each.job), "until": each.until},
         )
     return len(ended)
 

@@ -205,7 +205,7 @@ class Membership:
                 self.name,
                 format_site_time(since),
                 write_duration(timedelta(seconds=(self._clock.now() - since) // SECOND)),
-                extra={"event": "restarted_after_death", "node": self.name},
+                extra={"event": "restarted_after_death", "node": self.name, "since": since},
             )
 
     def _delete_predecessors(self) -> list[Node]:
@@ -267,7 +267,7 @@ class Membership:
                 "broker unreachable, shards released to other nodes: node=%s since=%s",
                 self.name,
                 format_site_time(since),
-                extra={"event": "shards_without_broker", "node": self.name},
+                extra={"event": "shards_without_broker", "node": self.name, "since": since},
             )
 
     def _renew_without_database(self) -> None:

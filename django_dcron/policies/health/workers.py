@@ -172,9 +172,8 @@ def _workers_without_task(facts: SystemFacts) -> list[WorkerFacts]:
 
 
 def _workers_named(workers: Sequence[WorkerFacts], facts: SystemFacts) -> NamedCount:
-    return NamedCount(
-        len(workers), tuple(worker.name for worker in workers) if facts.shows_workers else ()
-    )
+    names = tuple(worker.name for worker in workers) if facts.shows_workers else ()
+    return NamedCount(len(workers), names)
 
 
 def _has_only_unsuitable_workers(queue: QueueFacts, facts: SystemFacts) -> bool:

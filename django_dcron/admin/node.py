@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.functional import lazy
 from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -40,6 +41,11 @@ JUST_NOW = timedelta(seconds=5)
 """A time less than this ago is shown as "just now"."""
 
 
+def _no_nodes_text() -> str:
+    text = gettext("No node is running. Nodes that stopped cleanly aren't listed.")
+    return f"{text} {cluster.how_to_start_node()}"
+
+
 @admin.register(Node)
 class NodeAdmin(LiveNodeAdmin):
     list_display = (
@@ -53,10 +59,7 @@ class NodeAdmin(LiveNodeAdmin):
     )
     list_filter = (LiveFilter,)
     search_fields = ("name", "host")
-    empty_text = _(
-        "No node is running. Nodes that stopped cleanly aren't listed. Start one with manage.py "
-        "runcron."
-    )
+    empty_text = lazy(_no_nodes_text, str)()
     fieldsets = (
         (None, {"fields": ("name", "host", "pid", "version", "namespace_column", "started")}),
     )

@@ -25,6 +25,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.models import Job, Node
 from django_dcron.policies import sharding
+from django_dcron.policies.health.nodes import remedy_without_nodes
 from django_dcron.schedules.number_ranges import consecutive_ranges
 
 WORRYING_SKEW = timedelta(seconds=1)
@@ -52,6 +53,11 @@ def time_since(node: Any, at: datetime) -> timedelta:
 
 def is_live(node: Node) -> bool:
     return time_since(node, node.heartbeat_at) < settings.LEASE
+
+
+def how_to_start_node() -> str:
+    """Return how this project starts a node, as a sentence in the active language."""
+    return str(remedy_without_nodes(settings.AUTOSTART))
 
 
 def live_namespaces() -> set[str]:

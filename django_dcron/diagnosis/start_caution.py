@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.cluster import how_to_start_node
 from django_dcron.diagnosis.job_arguments import unknown_target_problem
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.sync import enabled_twins
@@ -81,12 +82,8 @@ def node_cautions(job: Job, live_namespaces: Collection[str]) -> list[str]:
     """
     if "" in live_namespaces or job.namespace in live_namespaces:
         return []
-    return [
-        _(
-            "No node that serves the job is running: the runs start when one starts (manage.py "
-            "runcron)."
-        )
-    ]
+    text = _("No node that serves the job is running: the runs start when one starts.")
+    return [f"{text} {how_to_start_node()}"]
 
 
 def handover_cautions(job: Job) -> tuple[str, ...]:

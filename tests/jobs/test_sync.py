@@ -39,7 +39,7 @@ from django_dcron.jobs.sync import (
 )
 from django_dcron.jobs.sync.comparison import WORKING_DAYS_CAUTION
 from django_dcron.management.dcron import sync as sync_command
-from django_dcron.management.dcron.run_absence import TEXTS, Absence
+from django_dcron.management.dcron.run_absence import Absence, absence_text
 from django_dcron.management.dcron.sync import RESTART
 from django_dcron.models import AuditEntry, Calendar, Cursor, Job, Node
 from django_dcron.models.job_states import DECLARED_DISABLED, EXHAUSTED
@@ -53,7 +53,7 @@ from tests.waiting import TIMEOUT
 pytestmark = pytest.mark.django_db
 
 PAST = "@at 2020-01-01T00:00"
-NO_NODE = TEXTS[Absence.NODE]
+NO_NODE = absence_text(Absence.NODE)
 MATCHES = "The database matches the code.\n"
 DECLARED = f"Declared: 1 job in {__name__}\n"
 FIRST_DAY = datetime(2020, 1, 1, tzinfo=UTC)

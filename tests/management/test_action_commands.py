@@ -171,11 +171,12 @@ def test_ctrl_c_during_query_names_run(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("state", "reason", "message"),
     [
-        ("pending", "", "not started: no node is running (manage.py runcron)\n"),
+        ("pending", "", "no node is running. Start a node with manage.py runcron.\n"),
         (
             "queued",
             "",
-            "no worker has started it yet; no node is running, either (manage.py runcron)\n",
+            "no worker has started it yet; no node is running, either. Start a node with "
+            "manage.py runcron.\n",
         ),
         ("waiting", "one is under way", "not started: one is under way\n"),
     ],
@@ -219,7 +220,9 @@ def test_run_stops_waiting_if_no_node_is_live(
     code, message = call("run", "idle")
     assert code == 1
     assert "manage.py runcron" in message.splitlines()[-1]
-    assert "no node is running (manage.py runcron); waiting up to 60 s\n" in message
+    assert (
+        "no node is running. Start a node with manage.py runcron; waiting up to 60 s\n" in message
+    )
 
     fake_time.passed = 0
     code, shown = document("run", "idle", "--timeout", "90s")

@@ -16,6 +16,7 @@ from django_dcron import control
 from django_dcron.db import clock
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.system_health import read_verdict
+from django_dcron.management.dcron import run_watch
 from django_dcron.models import Calendar, Cursor, Job, Node, Run
 from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.health.problems import Problem
@@ -514,3 +515,24 @@ def test_nodes_of_a_namespace_without_live_node_names_the_namespace(system: Syst
     assert (code, out) == (1, "")
     assert "bank" in err
     assert err.endswith("manage.py runcron --namespace bank")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "command",
+    [("nodes",), ("nodes", "--namespace", "shop"), ("list",), ("why", "ping"), ("run", "ping")],
+)
+def test_autostart_changes_how_commands_tell_to_start_node(
+    command: tuple[str, ...],
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(run_watch, "EXPLAIN_WAIT_AFTER", 0)
+    make_idle_job(name="ping")
+    settings.DCRON_AUTOSTART = True
+    timeout = ("--timeout", "0s") if command[0] == "run" else ()
+    _code, out, error = call(*command, *timeout)
+    shown = f"{out}{error}{capsys.readouterr().err}"
+    assert "with DCRON_AUTOSTART, its processes run the nodes." in shown
+    assert "runcron" not in shown

@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.bounded_count import MAX_COUNTED
-from django_dcron.diagnosis.cluster import leaders_of
+from django_dcron.diagnosis.cluster import how_to_start_node, leaders_of
 from django_dcron.diagnosis.job_queues import jobs_in_queues
 from django_dcron.diagnosis.misfire_effect import misfire_effect, start_deadline_effect
 from django_dcron.diagnosis.overdue import executing_runs
@@ -223,8 +223,8 @@ def _live_nodes_sentence(data: ExplanationData) -> Sentence:
         )
         return Sentence("live_nodes", text, count=live)
     if not data.nodes:
-        text = _("No node that serves the job is running. Start one with “manage.py runcron”.")
-        return Sentence("no_nodes", text)
+        text = _("No node that serves the job is running.")
+        return Sentence("no_nodes", f"{text} {how_to_start_node()}")
     last = max(data.nodes, key=lambda node: node.heartbeat_at)
     text = _("No node that serves the job is live. The last heartbeat was from %(node)s at %(at)s.")
     return Sentence("no_live_node", text, node=last.name, at=data.format_time(last.heartbeat_at))

@@ -37,6 +37,7 @@ from django_dcron.contrib.importers.sources import (
 )
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.cluster import how_to_start_node
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.handback_output import show_handback, show_handback_result
 from django_dcron.management.dcron.import_texts import (
@@ -200,11 +201,8 @@ def _show_takeover_result(out: Output, source: str, result: ImportResult) -> Non
     if not running or Node.objects.live(settings.LEASE).exists():
         out.line(f"The handover is complete: {here}.", GOOD)
     else:
-        out.line(
-            f"The handover is complete: {here} once a node is running. Start one now: manage.py "
-            "runcron",
-            WARNING,
-        )
+        text = f"The handover is complete: {here} once a node is running. {how_to_start_node()}"
+        out.line(text, WARNING)
 
 
 def _paused_here(result: ImportResult) -> list[str]:
@@ -230,7 +228,8 @@ def _show_preconditions(out: Output, options: dict[str, Any]) -> None:
     out.line(f"{scheduler} must be stopped. Otherwise, both schedulers run the jobs.", WARNING)
     _warn_if_running(out, options["source"], scheduler)
     if not Node.objects.live(settings.LEASE).exists():
-        out.line("! No node is running. Start one before the handover: manage.py runcron", WARNING)
+        text = "! No node is running. One should run before the handover."
+        out.line(f"{text} {how_to_start_node()}", WARNING)
 
 
 def _doctor_detects_runs(options: dict[str, Any]) -> bool:

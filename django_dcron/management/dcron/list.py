@@ -42,7 +42,7 @@ from django_dcron.management.dcron.output import (
     site_time_text,
     styled_state,
 )
-from django_dcron.management.dcron.run_absence import TEXTS, Absence
+from django_dcron.management.dcron.run_absence import Absence, absence_text
 from django_dcron.models import Job, Node
 from django_dcron.policies.freezing import FreezeExtent
 from django_dcron.policies.health.problems import Problem, Severity
@@ -130,7 +130,7 @@ def _warn_of_outage(out: Output, namespace: str) -> None:
     That is an error of the health verdict, or a warning about a service that the nodes need.
     """
     if not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
-        out.progress(TEXTS[Absence.NODE])
+        out.progress(absence_text(Absence.NODE))
         return
     for issue in read_verdict(namespace).issues:
         if issue.severity is Severity.ERROR or issue.problem in UNREACHABLE_SERVICES:

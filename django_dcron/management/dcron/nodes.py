@@ -17,6 +17,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Q
 
+from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.system_health import read_verdict
@@ -100,13 +101,16 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     for issue in read_verdict(namespace).issues:
         if issue.problem is Problem.DATABASE_READ_ONLY:  # Running nodes can't write heartbeats.
             raise negative_result(str(issue))
-    start = "To start one: manage.py runcron"
-    if namespace:
+    if not namespace:
         raise negative_result(
-            f"No node that serves namespace {namespace!r} is live, so its jobs won't start. "
-            f"{start} --namespace {shlex.quote(namespace)}"
+            f"No node is live, so no jobs will start. {cluster.how_to_start_node()}"
         )
-    raise negative_result(f"No node is live, so no jobs will start. {start}")
+    remedy = f"To start one: manage.py runcron --namespace {shlex.quote(namespace)}"
+    if settings.AUTOSTART:  # Such a node serves all namespaces.
+        remedy = cluster.how_to_start_node()
+    raise negative_result(
+        f"No node that serves namespace {namespace!r} is live, so its jobs won't start. {remedy}"
+    )
 
 
 def _stop_texts(found: Sequence[Node], nodes: Sequence[Node]) -> Iterator[str]:

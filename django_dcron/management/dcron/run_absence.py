@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
+from django_dcron.diagnosis.cluster import how_to_start_node
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.models import Run
@@ -29,12 +30,16 @@ class Absence(StrEnum):
     BROKER = "no_broker"
 
 
-TEXTS = {
-    Absence.NODE: "No node is running. Start one with manage.py runcron.",
-    Absence.WORKER: "No worker starts the run.",
-    Absence.BROKER: "No node can use the broker. Check that the broker is running and not full.",
-}
-"""The messages if the health verdict has no issue about the absence."""
+def absence_text(absence: Absence) -> str:
+    """Return the message if the health verdict has no issue about the absence."""
+    match absence:
+        case Absence.NODE:
+            return f"No node is running. {how_to_start_node()}"
+        case Absence.WORKER:
+            return "No worker starts the run."
+        case Absence.BROKER:
+            return "No node can use the broker. Check that the broker is running and not full."
+
 
 PROBLEMS = {
     Absence.NODE: {Problem.NO_LIVE_NODE, Problem.DATABASE_READ_ONLY},
@@ -104,4 +109,4 @@ def _message(run: Run, absence: Absence, verdict: Verdict) -> str:
     else:
         problems = PROBLEMS[absence]
         found = [str(issue) for issue in verdict.issues if issue.problem in problems]
-    return next(iter(found), TEXTS[absence])
+    return next(iter(found), absence_text(absence))

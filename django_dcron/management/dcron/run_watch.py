@@ -24,6 +24,7 @@ from django_dcron.conf import settings
 from django_dcron.db.errors import UNAVAILABLE, in_one_line
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.cluster import how_to_start_node
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.management.dcron.exits import negative_result
 from django_dcron.management.dcron.output import (
@@ -216,7 +217,7 @@ class _Printer:
             text = f"attempt {run.attempt} "
             text += _due_in(run, ahead) if ahead > 0 else f"not started: {_cause_of_wait(run)}"
         if self._may_give_up and absence_for(run):
-            text += f"; waiting up to {ABSENCE_TIMEOUT:.0f} s"
+            text = f"{text.rstrip('.')}; waiting up to {ABSENCE_TIMEOUT:.0f} s"
         self._explained = run.attempt
         self._bar.line(text, WARNING)
 
@@ -233,11 +234,11 @@ def _cause_of_wait(run: Run) -> str:
         queue = queue_name(run.job.target, run.job.queue)
         text = "queued, no worker has started it yet"
         text += f"; start a worker for queue {queue}" if queue else ""
-        return text + ("" if has_node else "; no node is running, either (manage.py runcron)")
+        return text + ("" if has_node else f"; no node is running, either. {how_to_start_node()}")
     if run.state == State.WAITING:
         return run.reason or "waiting for another run of the job"
     if not has_node:
-        return "no node is running (manage.py runcron)"
+        return f"no node is running. {how_to_start_node()}"
     if absent := absence_for(run):
         return absent.message
     return f"{run.state}" + (f": {run.reason}" if run.reason else "")

@@ -24,8 +24,7 @@ from django_dcron.jobs.sync import ChangeKind, SyncChange
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.output import Output
 from django_dcron.management.dcron.progress_bar import ProgressBar
-from django_dcron.management.dcron.run_absence import TEXTS as ABSENCE_TEXTS
-from django_dcron.management.dcron.run_absence import Absence
+from django_dcron.management.dcron.run_absence import Absence, absence_text
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import FINAL
 from django_dcron.targets import celery_tasks, declarations, is_known
@@ -182,7 +181,7 @@ def _restart_lines() -> Iterator[str]:
         (node for node in cluster.nodes() if cluster.is_live(node)),
         key=lambda node: node.started_at,
     )
-    yield RESTART if live else ABSENCE_TEXTS[Absence.NODE]
+    yield RESTART if live else absence_text(Absence.NODE)
     for node in live[:NODES_LISTED]:
         started = format_time_ago(cluster.time_since(node, node.started_at))
         yield f"Node {escape_control_characters(node.name)} started {started}."

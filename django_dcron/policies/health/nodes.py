@@ -107,13 +107,18 @@ def _severity_of_stalled(facts: SystemFacts) -> Severity:
     return Severity.ERROR if waits else Severity.WARNING
 
 
-def _no_live_node(facts: SystemFacts) -> Issue:
-    figures = {"jobs": facts.overdue_cursors.number, "runs": facts.overdue_runs.number}
-    remedy = TranslatableText(
+def remedy_without_nodes(autostart: bool) -> TranslatableText:
+    """Return how to start a node, with or without ``DCRON_AUTOSTART``."""
+    return TranslatableText(
         _("Start or restart the web server: with DCRON_AUTOSTART, its processes run the nodes.")
-        if facts.autostart
+        if autostart
         else _("Start a node with manage.py runcron.")
     )
+
+
+def _no_live_node(facts: SystemFacts) -> Issue:
+    figures = {"jobs": facts.overdue_cursors.number, "runs": facts.overdue_runs.number}
+    remedy = remedy_without_nodes(facts.autostart)
     if facts.last_heartbeat is None:
         summary = TranslatableText(_("No scheduler node is running, so no jobs will start."))
     elif not (facts.overdue_cursors or facts.overdue_runs):

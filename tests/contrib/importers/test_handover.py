@@ -801,8 +801,8 @@ def test_handover_with_refused_entries_is_complete() -> None:
     done = call("handover", SOURCE, "--apply")
     assert (done.code, done.out.splitlines()[-1]) == (
         0,
-        "The handover is complete: 2 jobs run here once a node is running. Start one now: "
-        "manage.py runcron",
+        "The handover is complete: 2 jobs run here once a node is running. Start a node "
+        "with manage.py runcron.",
     )
     assert "1 entry can't be imported" in done.out
     assert call("handover", SOURCE, "--apply", "--json").code == 0

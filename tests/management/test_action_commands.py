@@ -1184,6 +1184,27 @@ def test_run_of_selection_does_not_wait() -> None:
     assert Run.objects.count() == 3
 
 
+@pytest.mark.parametrize(
+    "command", [("ping", "--no-wait"), ("ping", "--no-wait", "--json"), ("ping", "pong")]
+)
+def test_run_without_waiting_warns_on_stderr_if_no_node_serves_it(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_idle_job(name="ping")
+    make_idle_job(name="pong")
+    caution = "No node that serves the job is running"
+    assert call("run", *command)[0] == 0
+    assert capsys.readouterr().err.count(caution) == 1
+    call("run", "ping", "--no-wait", "--idempotency-key", "k")
+    Run.objects.update(state="queued")
+    capsys.readouterr()
+    assert call("run", "ping", "--no-wait", "--idempotency-key", "k")[0] == 0
+    assert capsys.readouterr().err == "", "a worker has the run"
+    make_node()
+    assert call("run", *command)[0] == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_run_without_waiting_says_what_the_overlap_policy_does_to_it() -> None:
     busy, _idle = (make_idle_job(name=name, overlap_policy="skip") for name in ("busy", "idle"))
     make_run(busy, "running", slot="running", trigger="manual", idempotency_key="k")

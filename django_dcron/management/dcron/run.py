@@ -14,9 +14,11 @@ from django.db import connections
 from django_dcron import control
 from django_dcron.db.errors import UNAVAILABLE
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.not_retried import why_run_not_retried
 from django_dcron.diagnosis.run_history import EMPTY_LOG, attempts_of
 from django_dcron.diagnosis.start_caution import (
+    node_cautions,
     shadow_cautions,
     start_cautions_of_many,
     target_cautions,
@@ -113,17 +115,38 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         _write(output, watched, cautions)
     if waits:
         _report_end(output, watched, cautions)
+    else:
+        _warn_if_no_node(output, [created])
 
 
 def _run_many(output: Output, selected: SelectedRows[Job], options: dict[str, Any]) -> None:
     arguments = _arguments(options)
+    created: list[Run] = []
     plan = Plan(
         [bulk_actions.action_on_job(job) for job in selected.rows],
         "run",
-        lambda jobs: _trigger_many(jobs, arguments),
+        lambda jobs: _trigger_many(jobs, arguments, created),
         bulk_actions.JOBS_AT_ONCE,
     )
-    bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
+    try:
+        bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
+    finally:
+        _warn_if_no_node(output, created)
+
+
+def _warn_if_no_node(output: Output, runs: Sequence[Run]) -> None:
+    """Print to standard error that the new runs wait for a node, if none serves them.
+
+    The first of these runs stands for all: if a worker has it already, it needs no node.
+    """
+    with suppress(*UNAVAILABLE):  # The runs exist, which the exit code has to say.
+        live = cluster.live_namespaces()
+        for run in runs:
+            if cautions := node_cautions(run.job, live):
+                rows = Run.objects.using(alias_for(Run))
+                if rows.filter(pk=run.pk, state=State.PENDING).exists():
+                    output.progress(" ".join(cautions))
+                return
 
 
 def _show_and_watch(
@@ -181,14 +204,17 @@ def _report_end(output: Output, watched: WatchResult, cautions: Sequence[str]) -
 
 
 def _trigger_many(
-    jobs: Sequence[Job], arguments: dict[str, Any]
+    jobs: Sequence[Job], arguments: dict[str, Any], created: list[Run]
 ) -> list[ActionOutcome | Exception]:
+    """Create a run of each job, and add the runs to ``created``."""
     cautions = _cautions(jobs, arguments)
+    results = control.trigger_many(jobs, **arguments)
+    created += [made for made in results if isinstance(made, Run)]
     return [
         made
         if isinstance(made, Exception)
         else ActionOutcome(f"run {made.pk}", {"run": str(made.pk)}, cautions[job.pk])
-        for job, made in zip(jobs, control.trigger_many(jobs, **arguments), strict=True)
+        for job, made in zip(jobs, results, strict=True)
     ]
 
 

@@ -14,6 +14,7 @@ Invariants:
   that Python code forks after the node has started starts no node.
 - A node that ends doesn't end the server. It is started again after a pause.
 - When the process exits, the node drains and releases its shards.
+- ``runserver`` exits soon, so that it can reload. Attempts that it doesn't wait for are lost.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ STOP_TIMEOUT = 30.0
 """Seconds to wait for the node when the process exits. After that, the interpreter waits for the
 threads that execute runs, until the server or its supervisor kills the process.
 """
+RUNSERVER_STOP_TIMEOUT = 5.0
+"""Seconds that ``runserver`` waits. Until then, it serves the old code and schedules nothing."""
 QUIET_STOP = 2.0
 """Seconds of this wait after which a warning says why the process doesn't exit yet."""
 RUNSERVER = ".management.commands.runserver"
@@ -73,6 +76,10 @@ class AutostartState(Enum):
     before it forks.
     """
     STARTED = "started"
+
+
+class _NodeLeft(BaseException):
+    """Ends the wait for threads at the exit of the interpreter."""
 
 
 class Autostart:
@@ -134,16 +141,29 @@ class Autostart:
             self.on_stop()
         if self._thread is None:
             return
-        self._thread.join(QUIET_STOP)
+        limit, end = STOP_TIMEOUT, "it kills this process after its own limit"
+        if self._in_runserver:
+            limit, end = RUNSERVER_STOP_TIMEOUT, f"it exits after {RUNSERVER_STOP_TIMEOUT:g} s"
+        with suppress(KeyboardInterrupt):
+            self._thread.join(QUIET_STOP)
+            if self._thread.is_alive():
+                # A warning, because projects without LOGGING see no other records.
+                text = "server waits for its node to end"
+                if running := self.running_jobs():
+                    text = f"server waits for running jobs to end: {running}; {end}"
+                logger.warning(text, extra={"event": "autostart_stopping"})
+                self._thread.join(limit - QUIET_STOP)
+            if not self._in_runserver:
+                return
         if self._thread.is_alive():
-            # A warning, because projects without LOGGING see no other records.
-            text = "server waits for its node to end"
+            text = "server exits before its node has ended"
             if running := self.running_jobs():
-                text = f"server waits for running jobs to end: {running}"
-                if not self._in_runserver:  # which has no limit
-                    text += "; it kills this process after its own limit"
-            logger.warning(text, extra={"event": "autostart_stopping"})
-            self._thread.join(STOP_TIMEOUT - QUIET_STOP)
+                text = f"server exits, attempts are lost: {running}"
+            logger.warning(text, extra={"event": "autostart_node_left"})
+            # An exception ends the interpreter's wait for threads, but keeps the exit code, which
+            # makes ``runserver`` reload. Python reports the exception to this hook.
+            sys.unraisablehook = lambda _: None
+            raise _NodeLeft
 
     def announce_start(self, name: str) -> None:
         """Print that the node has started, in a terminal with ``runserver`` and without this log.

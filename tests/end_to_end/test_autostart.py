@@ -155,6 +155,39 @@ print(server.should_exit, server.captured)
 """
 
 
+GRIND = """
+import threading
+from django_dcron import cron
+
+@cron("* * * * * *")
+def grind():
+    threading.Event().wait()
+"""
+
+LEAVES = """
+import sys, threading
+from django.conf import settings
+
+settings.configure(DCRON_AUTOSTART=True, INSTALLED_APPS=[], USE_TZ=True)
+
+from django_dcron import autostart
+
+class Node(threading.Thread):
+    def join(self, timeout=None):
+        if {interrupted}:
+            raise KeyboardInterrupt
+
+autostart.RUNSERVER_STOP_TIMEOUT = autostart.QUIET_STOP
+starter = autostart.Autostart(print)
+starter._thread = Node(target=threading.Event().wait)
+starter._thread.start()
+starter.running_jobs = lambda: "running=1 jobs=grind"
+starter._in_runserver = True
+autostart._at_exit(starter.stop)
+sys.exit(3)
+"""
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> NewProject:
     project = NewProject.create(tmp_path)
@@ -234,6 +267,26 @@ def test_code_change_moves_the_node_to_the_new_child(
     os.kill(child, signal.SIGTERM)
     server.wait()
     assert pids(migrated) == set()
+
+
+@pytest.mark.nightly
+def test_long_job_does_not_prevent_a_reload(
+    migrated: NewProject, start_process: StartProcess
+) -> None:
+    source = migrated.directory / "bakery" / "cron.py"
+    source.write_text(GRIND)
+    manage = str(migrated.directory / "manage.py")
+    server = start_process("runserver", manage, "runserver", free_port(), env=migrated.env)
+    running = "SELECT * FROM django_dcron_run WHERE state = 'running'"
+    wait_until(lambda: migrated.rows(running), what="a running run")
+    [first] = pids(migrated)
+    source.write_text(GRIND.replace("grind", "knead"))
+    wait_until(lambda: pids(migrated) - {first}, what="the node of the new child")
+    server.wait_for_log("attempts are lost: running=1 jobs=grind")
+    assert "Traceback" not in server.log
+    [child] = pids(migrated)
+    os.kill(child, signal.SIGTERM)
+    assert server.wait() == 0
 
 
 @pytest.mark.nightly
@@ -319,9 +372,27 @@ def test_server_logs_that_it_waits_for_its_node(
     assert not starter._thread.is_alive()
     assert [record.__dict__["event"] for record in caplog.records] == ["autostart_stopping"]
     assert "jobs=grind" in caplog.text
-    assert ("limit" in caplog.text) is not in_runserver
+    assert ("kills" in caplog.text) is not in_runserver
     starter.stop()
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_runserver_exits_without_jobs_that_do_not_end(interrupted: bool) -> None:
+    """It keeps the exit code, because 3 makes ``runserver`` reload."""
+    script = LEAVES.format(interrupted=interrupted)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT,
+    )
+    assert done.returncode == 3
+    lines = done.stderr.splitlines()
+    assert len(lines) == (1 if interrupted else 2), "no traceback"
+    assert "attempts are lost: running=1 jobs=grind" in lines[-1]
 
 
 @pytest.mark.parametrize(

@@ -296,6 +296,20 @@ def test_page_hides_delivery_of_earlier_attempt(admin_client: Client, job: Job) 
     assert [value for label, value in facts() if (label, value) not in before] == ["12:00:00", "2"]
 
 
+def test_duration_of_a_lost_attempt_says_what_it_includes(admin_client: Client, job: Job) -> None:
+    end = NOON + 146 * SECOND
+    run = make_run(job, state="failed", started_at=NOON, finished_at=end, attempt=1)
+    attempt = make_attempt(run, outcome="lost", started_at=NOON, finished_at=end)
+
+    note = "until it was declared lost"
+    facts = dict(admin_client.get(run_url(run)).context["page"].facts)
+    assert text_of(facts["duration"]) == f"2m 26s{note}"
+    of_attempt = reverse("admin:django_dcron_attempt_change", args=[attempt.pk])
+    assert note in admin_client.get(of_attempt).content.decode()
+    Attempt.objects.update(outcome="failed")
+    assert note not in page_of(admin_client, run)
+
+
 def test_page_shows_that_a_returned_run_had_been_sent(admin_client: Client, job: Job) -> None:
     """A freeze returned it before a worker started it."""
     run = make_run(job, state="pending", queued_at=NOON + SECOND, deliveries=0)

@@ -141,7 +141,7 @@ class AttemptAdmin(HistoryAdmin[Attempt]):
 
     @admin.display(description=_("duration"))
     def duration_column(self, attempt: Attempt) -> str:
-        return duration_or_empty(run_duration(attempt))
+        return attempt_times.render_duration(attempt)
 
     @admin.display(description=_("outcome"))
     def outcome_and_failure(self, attempt: Attempt) -> str:

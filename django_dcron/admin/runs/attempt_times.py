@@ -1,4 +1,4 @@
-"""Render the times of an attempt, each with the wait before it."""
+"""Render the times of an attempt, each with the wait before it, and its duration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
 from django_dcron.admin.display import duration_or_empty, render_exact_time, render_muted
-from django_dcron.models import Attempt
+from django_dcron.diagnosis.run_durations import run_duration
+from django_dcron.models import Attempt, Run
+from django_dcron.policies.lifecycle import Outcome
 
 
 def render_due_time(
@@ -24,6 +26,14 @@ def render_dispatch_time(attempt: Attempt, near: datetime | None = None) -> str:
 
 def render_start_time(attempt: Attempt, near: datetime | None = None) -> str:
     return _time_with_wait(attempt.queued_at or attempt.due_at, attempt.started_at, near)
+
+
+def render_duration(timed: Run | Attempt) -> str:
+    """Render the duration. That of a lost attempt includes the time without heartbeats."""
+    duration = duration_or_empty(run_duration(timed))
+    if isinstance(timed, Attempt) and timed.outcome == Outcome.LOST:
+        return format_html("{}{}", duration, render_muted(_("until it was declared lost")))
+    return duration
 
 
 def _time_with_wait(before: datetime | None, at: datetime | None, near: datetime | None) -> str:

@@ -64,7 +64,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.not_retried import why_not_retried
 from django_dcron.diagnosis.phases import phases_of_attempts
-from django_dcron.diagnosis.run_durations import run_duration, start_delay
+from django_dcron.diagnosis.run_durations import start_delay
 from django_dcron.diagnosis.run_history import EMPTY_LOG, replacing_run
 from django_dcron.jobs.representation import Document
 from django_dcron.models import Attempt, Definition, Incident, Job, Node, Run
@@ -302,7 +302,7 @@ class RunPage:
             (_("started"), render_exact_time(timed.started_at, near)),
             (_("finished"), render_exact_time(timed.finished_at, near)),
             (_("start delay"), duration_or_empty(start_delay(run))),
-            (_("duration"), duration_or_empty(run_duration(timed))),
+            (_("duration"), attempt_times.render_duration(timed)),
             (_("attempt"), attempt if shows_attempt else EMPTY),
             (_("deliveries"), str(run.deliveries) if run.deliveries > 1 else EMPTY),
             (_("worker"), self._worker_link),

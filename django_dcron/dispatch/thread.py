@@ -7,6 +7,7 @@ wait at the same time.
 from __future__ import annotations
 
 import logging
+import os
 import platform
 import threading
 from collections.abc import Callable, Sequence
@@ -54,7 +55,7 @@ class ThreadDispatcher:
         self._lock = threading.Lock()
         self._submitted: dict[tuple[UUID, int], _Submission] = {}
         self._is_closed = False
-        self._worker = f"{platform.node()}/threads"
+        self._worker = f"{platform.node()}/threads/{os.getpid()}"
 
     def prepare(self, run: DueRun) -> DueRun:
         return run

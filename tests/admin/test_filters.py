@@ -461,7 +461,7 @@ def test_attempts_are_filtered_by_outcome_worker_and_time(
 
 def test_processes_of_a_worker_are_one_choice(find_rows: Find, admin_client: Client) -> None:
     job = make_job()
-    names = ("celery@a/7", "celery@a/18", "celery@a1/7", "web/threads")
+    names = ("celery@a/7", "celery@a/18", "celery@a1/7", "web/threads/9")
     by_name = {
         name: make_attempt(make_run(job, NOON + timedelta(hours=hour)), worker=name)
         for hour, name in enumerate(names)
@@ -475,7 +475,7 @@ def test_processes_of_a_worker_are_one_choice(find_rows: Find, admin_client: Cli
     assert {each.worker for each in found} == {"celery@a/7", "celery@a/18"}
     assert find_rows("attempt", "worker=celery@a/7") == [by_name["celery@a/7"]]
     assert "celery@a/7" in choices("worker=celery@a/7"), "the page of a run links to a process"
-    assert find_rows("attempt", "worker=web/threads") == [by_name["web/threads"]]
+    assert find_rows("attempt", "worker=web/threads") == [by_name["web/threads/9"]]
 
 
 @pytest.mark.parametrize("hour", range(-1, 10))

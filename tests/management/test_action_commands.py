@@ -109,7 +109,7 @@ def test_run_follows_run_until_it_ends(start_runcron: StartProcess) -> None:
     assert code == 0, message
     patterns = [
         r"good: run [0-9a-f-]{36}",
-        r"attempt 1 runs on \S+/threads",
+        r"attempt 1 runs on \S+/threads/\d+",
         r"three rows",
         r"progress: 3 of 10 rows",
         r"attempt 1 succeeded after .+",

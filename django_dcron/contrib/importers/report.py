@@ -239,7 +239,7 @@ def _compare(
     if source_runs.complete:
         begin, timeout = since, late
     else:
-        begin, timeout = max(since, *source_times[-1:]), WRITE_DELAY + late
+        begin, timeout = max([since, *source_times[-1:]]), WRITE_DELAY + late
     only_in_shadow = [
         _shadow_difference(due, shadow_times, source_times)
         for due in candidates

@@ -521,13 +521,22 @@ def test_pause_says_that_runs_which_are_due_still_start() -> None:
     assert document("pause", "report")[1]["results"][0]["cautions"] == []
 
 
-def test_pause_counts_no_due_runs_that_a_freeze_holds_back() -> None:
-    job = make_idle_job(name="report")
-    make_run(job, "pending")
-    make_run(job, "queued", trigger="manual")
+def test_pause_says_which_due_runs_start_when_the_freeze_ends() -> None:
+    """The pause doesn't withdraw them, and the end of the freeze starts them."""
+    jobs = {name: make_idle_job(name=name) for name in ("both", "frozen", "manual")}
+    for name in ("both", "frozen"):
+        make_run(jobs[name], "pending")
+    for name in ("both", "manual"):
+        make_run(jobs[name], "queued", trigger="manual")
     control.freeze("deploy")
-    (caution,) = document("pause", "report")[1]["results"][0]["cautions"]
-    assert caution["message"].startswith("1 run that is due still starts")
+    results = document("pause", *jobs)[1]["results"]
+    started = [each["cautions"][0]["message"].split(" despite")[0] for each in results]
+    still = "1 run that is due still starts"
+    assert started == [
+        f"{still} (and 1 more when the freeze ends)",
+        f"{still} when the freeze ends",
+        still,
+    ]
 
 
 def test_pause_and_freeze_refuse_a_duration_of_zero() -> None:

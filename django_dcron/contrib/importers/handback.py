@@ -111,7 +111,9 @@ def plan_handback(source: str) -> HandbackPlan:
     paused_here = [
         matched.job
         for matched in runs_there
-        if matched.job and not (matched.job.enabled or matched.job.awaits_handover)
+        if matched.job
+        and not (matched.job.enabled or matched.job.awaits_handover)
+        and not is_shadow(matched.job.target)
     ]
     deleted_here = [
         JobKey(matched.entry.namespace or DEFAULT_NAMESPACE, matched.entry.name)

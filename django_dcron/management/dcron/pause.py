@@ -110,26 +110,39 @@ def _pause_locked(
                 group, reason, until, replace=is_named and replaces, replace_wait=is_named
             )
             refused |= {group[position].pk: error for position, error in errors.items()}
-    wanted, due = {"reason": reason, "until": until}, _due_runs(keys, using)
+    wanted = {"reason": reason, "until": until}
+    due, held = _due_runs(keys, using)
     return [
         _unchanged(**before)
         if before and (is_paused_already(refused.get(job.pk)) or before == wanted)
-        else refused.get(job.pk) or _done(reason, until, before, _cautions(job, due.get(job.pk, 0)))
+        else refused.get(job.pk)
+        or _done(reason, until, before, _cautions(job, due.get(job.pk, 0), held.get(job.pk, 0)))
         for job, before in ((job, earlier.get(job.pk)) for job in jobs)
     ]
 
 
-def _due_runs(job_ids: Collection[int], using: str) -> dict[int, int]:
-    """Return how many runs of each job are due and not frozen. They start despite the pause."""
+def _due_runs(job_ids: Collection[int], using: str) -> tuple[dict[int, int], dict[int, int]]:
+    """Return how many due runs of each job start despite the pause, and how many a freeze holds."""
     runs = Run.objects.using(using).filter(job__in=job_ids, state__in=UNFINISHED - {State.RUNNING})
-    due = runs.due(database_now(using)).not_frozen()
-    return dict(due.order_by().values_list("job").annotate(count=Count("pk")))
+    all_due = runs.due(database_now(using))
+    due, every = (
+        dict(each.order_by().values_list("job").annotate(count=Count("pk")))
+        for each in (all_due.not_frozen(), all_due)
+    )
+    return due, {pk: number - due.get(pk, 0) for pk, number in every.items()}
 
 
-def _cautions(job: Job, due: int) -> tuple[str, ...]:
-    if not due:
+def _cautions(job: Job, due: int, held: int) -> tuple[str, ...]:
+    """Name the runs that still start, and those that start when the freeze ends."""
+    if not (due or held):
         return ()
-    runs = "1 run that is due still starts" if due == 1 else f"{due} runs that are due still start"
+    number, when = (due, "") if due else (held, " when the freeze ends")
+    runs = f"{number} runs that are due still start"
+    if number == 1:
+        runs = "1 run that is due still starts"
+    runs += when
+    if due and held:
+        runs += f" (and {held} more when the freeze ends)"
     states = " ".join(f"--state {state}" for state in sorted(UNFINISHED - {State.RUNNING}))
     how = f"manage.py dcron cancel {shlex.quote(str(job))} {states}"
     return (f"{runs} despite the pause. To cancel what hasn't started: {how}",)

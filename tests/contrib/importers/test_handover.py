@@ -1029,6 +1029,16 @@ def test_overdue_interval_runs_although_time_passes_after_the_source_was_read(
         assert job.cursor.next_at == job.starts_at + timedelta(days=7)
 
 
+def test_handover_back_leaves_the_entry_of_a_paused_shadow_enabled() -> None:
+    """A shadow executes nothing, so the source must run its entry."""
+    crontab_row("shadow", **twelve_hours_from_now())
+    assert call("import", SOURCE, "--shadow", "--apply").code == 0
+    control.pause(Job.objects.get(), "ask Ann")
+    shown = call("handover", SOURCE, "--back", "--apply", "--json")
+    assert shown.code == 0
+    assert shown.json["paused_here"] == []
+
+
 def test_paused_job_whose_refused_entry_is_disabled_there_is_not_reported_as_enabled() -> None:
     for name in ("disabled", "enabled"):
         crontab_row(name, **twelve_hours_from_now())

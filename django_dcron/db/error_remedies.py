@@ -31,7 +31,8 @@ NO_CONNECTION_LEFT = re.compile(
 )
 END_LOCK = (
     "Try again. If it fails again, another session keeps tables of django_dcron locked. Find it "
-    "with pg_blocking_pids (PostgreSQL) or SHOW FULL PROCESSLIST (MariaDB); end it if necessary."
+    "with pg_blocking_pids (PostgreSQL), SHOW FULL PROCESSLIST (MariaDB) or lsof (SQLite); end it "
+    "if necessary."
 )
 
 

@@ -213,17 +213,23 @@ def _await_locked(run_ids: list[UUID], using: str) -> None:
         )
 
 
-def unfreeze(namespace: str | None = None, *, by: str = "") -> Freeze:
+def unfreeze(namespace: str | None = None, *, reason: str | None = None, by: str = "") -> Freeze:
     """End the freeze of ``namespace``, by default the one of all namespaces, and return it.
 
-    Nodes continue within a tick. ``by`` names who ends the freeze. Raises ``NotPossible`` if there
-    is no such freeze.
+    Nodes continue within a tick. ``reason``: don't end a freeze with another reason, which may be
+    that of someone else. ``by`` names who ends the freeze. Raises ``NotPossible`` if there is no
+    such freeze.
     """
     using, scope = alias_for(Freeze), namespace or ALL_NAMESPACES
     rows = Freeze.objects.using(using)
     with transaction.atomic(using=using):
         in_force = rows.in_force().filter(namespace=scope)
-        if not in_force.update(until=UtcNow(), ended_by=by[:LONGEST_NAME]):
+        wanted = in_force if reason is None else in_force.filter(reason=reason.strip())
+        if not wanted.update(until=UtcNow(), ended_by=by[:LONGEST_NAME]):
+            if (other := in_force.first()) is not None:
+                text = _("The freeze in force has another reason (%(by)s: %(reason)s).")
+                user = other.frozen_by or TranslatableText(_("Someone"))
+                raise NotPossible(text, code="other_reason", by=user, reason=other.reason)
             if scope:
                 text, values = _("The namespace %(namespace)s isn't frozen."), {"namespace": scope}
             else:

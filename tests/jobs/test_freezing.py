@@ -172,6 +172,16 @@ def test_a_freeze_ends_by_the_clock_of_the_database(clock: ManualClock) -> None:
     assert Freeze.objects.get().until == START + MINUTE
 
 
+def test_unfreeze_with_a_reason_ends_no_freeze_of_someone_else() -> None:
+    control.freeze("incident 4711", by="ann")
+    with pytest.raises(NotPossible, match="ann: incident 4711") as refused:
+        control.unfreeze(reason="deploy")
+    assert refused.value.code == "other_reason"
+    assert Freeze.objects.in_force().exists()
+    control.unfreeze(reason="incident 4711")
+    assert not Freeze.objects.in_force().exists()
+
+
 @pytest.mark.parametrize("namespace", [None, "shop"])
 def test_unfreeze_without_a_freeze_is_refused(namespace: str | None) -> None:
     make_idle_job(namespace="shop")

@@ -2069,6 +2069,19 @@ def test_nodes_without_heartbeats_in_a_read_only_database_may_run(
 
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
+def test_nodes_are_listed_even_if_the_table_of_runs_is_locked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_idle_job(name="report")
+    make_node("a")
+    monkeypatch.setattr(session_limits, "READ_LOCK_TIMEOUT", timedelta(milliseconds=100))
+    with keeping_open(lock_runs):
+        code, output, _ = calling.call("nodes")
+    assert (code, "If you stop a" in output, END_LOCK in output) == (0, True, True)
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     "arguments",
     [("doctor",), ("why", "report"), ("history", "report"), ("show", "report")],

@@ -82,6 +82,12 @@ def test_freeze_of_someone_else_is_replaced_only_with_an_option() -> None:
     assert Freeze.objects.get().reason == "maintenance"
 
 
+def test_unfreeze_with_another_reason_is_refused() -> None:
+    assert call("freeze", "--reason", "deploy").code == 0
+    assert call("unfreeze", "--reason", "migration").code == NEGATIVE
+    assert call("unfreeze", "--reason", "deploy").code == 0
+
+
 def test_unfreeze_without_a_freeze_is_refused() -> None:
     assert call("unfreeze").code == NEGATIVE
     assert call("unfreeze", "--namespace", "shop", "--json").code == NEGATIVE

@@ -15,9 +15,12 @@ from datetime import datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import DatabaseError
 from django.db.models import Q
 
 from django_dcron.conf import settings
+from django_dcron.db.contention import is_contention
+from django_dcron.db.error_remedies import with_remedy
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.system_health import read_verdict
@@ -90,11 +93,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         ]
         columns = [Column("Node", wraps=True), Column("State"), *numbers, *place]
         out.table(columns, (list(_cells(node)) for node in found))
-        for issue in read_verdict(options["namespace"]).issues:
-            if issue.problem in EXPLAINED:
-                out.line(str(issue), WARNING)
         for text in _stop_texts(found, cluster.nodes() if options["namespace"] else found):
             out.line(text)
+        for text in _explanations(options["namespace"]):
+            out.line(text, WARNING)
     if any(cluster.is_live(node) for node in found):
         return
     namespace = options["namespace"]
@@ -111,6 +113,22 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     raise negative_result(
         f"No node that serves namespace {namespace!r} is live, so its jobs won't start. {remedy}"
     )
+
+
+def _explanations(namespace: str) -> Iterator[str]:
+    """Yield the problems that explain the states of nodes.
+
+    The verdict also reads other tables than that of nodes. If one of these is locked, the nodes are
+    shown without it.
+    """
+    try:
+        issues = read_verdict(namespace).issues
+    except DatabaseError as error:
+        if not is_contention(error):
+            raise
+        yield f"The health of the system couldn't be read: {with_remedy(error)}"
+        return
+    yield from (str(issue) for issue in issues if issue.problem in EXPLAINED)
 
 
 def _stop_texts(found: Sequence[Node], nodes: Sequence[Node]) -> Iterator[str]:

@@ -19,23 +19,25 @@ from django_dcron.models import Freeze
 HELP = (
     "End a freeze. Nodes continue within a second. The misfire policy of each job decides about "
     "the occurrences during the freeze. A freeze of one namespace and a freeze of all namespaces "
-    "are separate. Exit code 1: there is no such freeze."
+    "are separate. Exit code 1: there is no such freeze, or none with the reason of --reason."
 )
 EXAMPLES = """
 unfreeze
 unfreeze --namespace shop
+unfreeze --reason deploy
 """
 
 
 def add_arguments(parser: CommandParser) -> None:
     add_namespace(parser)
+    parser.add_argument("--reason", help="don't end a freeze with another reason")
     add_json(parser)
 
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     output = Output(command, options)
     try:
-        ended = control.unfreeze(options["namespace"], by=user_name())
+        ended = control.unfreeze(options["namespace"], reason=options["reason"], by=user_name())
     except NotPossible as error:
         raise negative_result(str(error)) from None
     remaining = list(Freeze.objects.using(alias_for(Freeze)).in_force())

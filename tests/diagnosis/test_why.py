@@ -437,8 +437,10 @@ def test_running_run_says_for_how_long_on_which_worker_and_how_to_cancel_it(
     assert params(answer, "worker") == {"worker": "w"}
     assert params(answer, "how_to_cancel") == {"run_id": str(run.pk)}
     assert "worker" not in codes(explain(job, NOON, show_nodes=False))
-    Run.objects.filter(pk=run.pk).update(cancel_requested_at=NOON)
-    assert "how_to_cancel" not in codes(explain(job, NOON))
+    Run.objects.filter(pk=run.pk).update(cancel_requested_at=NOON, heartbeat_at=NOON)
+    answer = explain(job, NOON)
+    assert "how_to_cancel" not in codes(answer)
+    assert params(answer, "no_heartbeat") == {"since": "2024-05-06 12:00:00 UTC"}
 
 
 def test_run_that_waits_for_a_limit_is_not_blocked_by_an_earlier_run() -> None:

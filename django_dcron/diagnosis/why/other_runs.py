@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_status import running_of_job
 from django_dcron.diagnosis.long_runs import usual_durations
@@ -61,9 +62,13 @@ def _progress_sentences(data: ExplanationData, running: Run) -> Iterator[Sentenc
         median, longest = format_duration(usual.median), format_duration(usual.longest)
         yield Sentence("usual_durations", text, median=median, longest=longest)
     if data.show_nodes and (worker := _worker_of(running)):
-        yield Sentence("worker", _("Worker of that run: %(worker)s."), worker=worker)
+        yield Sentence("worker", _("Worker of the run: %(worker)s."), worker=worker)
+    beat_at = running.heartbeat_at
+    if beat_at is not None and data.now - beat_at > settings.RUN_LEASE:
+        text = _("The worker of the run hasn't sent a heartbeat since %(since)s.")
+        yield Sentence("no_heartbeat", text, since=data.format_time(beat_at))
     if running.cancel_requested_at is None:
-        text = _("To cancel that run: manage.py dcron cancel %(run_id)s")
+        text = _("To cancel the run: manage.py dcron cancel %(run_id)s")
         yield Sentence("how_to_cancel", text, run_id=str(running.pk))
 
 

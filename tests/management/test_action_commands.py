@@ -643,6 +643,11 @@ def test_invalid_or_empty_selection_changes_nothing(
     assert not Run.objects.exists()
 
 
+def test_error_about_an_excluded_pattern_names_the_pattern_as_typed() -> None:
+    make_shop()
+    assert "No job matches 'zz*'." in call("pause", "--all", "--exclude", "zz*", "--yes")[1]
+
+
 def test_error_about_a_pattern_names_the_namespace_that_was_searched() -> None:
     make_shop()
     for selection, namespace in ((["exp*"], "'default'"), (["exp*", "--namespace", "no"], "'no'")):

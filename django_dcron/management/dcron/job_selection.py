@@ -213,7 +213,8 @@ def _excluded(text: str, filters: JobFilter) -> list[Job]:
     A pattern without a namespace matches in all namespaces of the selection.
     """
     if is_pattern(text):
-        return _matching(text if "/" in text or filters.namespace else f"*/{text}", filters)
+        everywhere = text if "/" in text or filters.namespace else f"*/{text}"
+        return _matching(everywhere, filters, typed=text)
     is_short = "/" not in text and not text.isdecimal()
     return [find_job(f"{filters.namespace}/{text}" if filters.namespace and is_short else text)]
 
@@ -222,7 +223,8 @@ def is_pattern(text: str) -> bool:
     return "*" in text or "?" in text
 
 
-def _matching(pattern: str, filters: JobFilter) -> list[Job]:
+def _matching(pattern: str, filters: JobFilter, *, typed: str = "") -> list[Job]:
+    """Return the jobs that match, or fail if no job does. ``typed`` is named by the error."""
     namespace = "" if "/" in pattern else filters.namespace
     if not jobs(JobFilter(pattern=pattern, namespace=namespace)).exists():
         if "/" in pattern:
@@ -231,7 +233,8 @@ def _matching(pattern: str, filters: JobFilter) -> list[Job]:
             place = f" in the namespace {namespace or DEFAULT_NAMESPACE!r}"
             elsewhere = f" For all namespaces, use '*/{pattern}'."
         raise usage_error(
-            f"No job matches {pattern!r}{place}.{elsewhere} To list all jobs: manage.py dcron list"
+            f"No job matches {(typed or pattern)!r}{place}.{elsewhere} "
+            "To list all jobs: manage.py dcron list"
         )
     return list(jobs(replace(filters, pattern=pattern)))
 

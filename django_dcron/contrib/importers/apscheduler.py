@@ -7,19 +7,18 @@ process. The pickle names the job's function as text. It is matched against the 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from django_dcron import targets
 from django_dcron.contrib.importers.cron_text import (
     DAYS_NOT_EXPRESSIBLE,
     CronPart,
     CronParts,
     cron_text,
 )
+from django_dcron.contrib.importers.missing_targets import is_target, registration_lines
 from django_dcron.contrib.importers.schedule_fields import (
     interval_fields,
     one_off_schedule,
@@ -39,7 +38,6 @@ from django_dcron.contrib.importers.source_contents import (
     translate_entry,
     warn_about_workers,
 )
-from django_dcron.exceptions import UnknownTarget
 from django_dcron.models.job_fields import MAX_DURATION
 from django_dcron.schedules.fields import (
     DAY_OF_MONTH,
@@ -120,46 +118,19 @@ def read(now: datetime) -> SourceContents:
             ],
             source=SOURCE,
         )
-    if unknown := [name for name in _function_names(contents) if not _is_target(name)]:
+    if unknown := [name for name in _function_names(contents) if not is_target(name)]:
         note = (
             f"{number_of(len(unknown), 'function')} of APScheduler can't be run by a job yet. "
             "Register each in cron.py of an installed app, as printed below. shared_task works "
             "without a Celery app."
         )
         contents.notes.append(with_link(note, REGISTER_SECTION))
-        contents.registrations = _registrations({name: modules[name] for name in unknown})
+        contents.registrations = registration_lines({name: modules[name] for name in unknown})
     return contents
-
-
-def _registrations(modules: Mapping[str, str]) -> list[str]:
-    """Return the lines that register functions. ``modules``: the module of each function.
-
-    Names come from a pickle, so only those that can't contain other code are in the lines.
-    """
-    safe = {
-        name: module
-        for name, module in modules.items()
-        if module and all(map(str.isidentifier, name.split(".")))
-    }
-    if not safe:
-        return []
-    return [
-        "from celery import shared_task",
-        *(f"import {module}" for module in sorted({*safe.values()})),
-        *(f'shared_task(name="{name}")({name})' for name in safe),
-    ]
 
 
 def _function_names(contents: SourceContents) -> list[str]:
     return sorted({entry.values["target"] for entry in contents.entries if entry.values})
-
-
-def _is_target(name: str) -> bool:
-    try:
-        targets.get(name)
-    except UnknownTarget:
-        return False
-    return True
 
 
 def runs_since(since: datetime) -> SourceRuns:

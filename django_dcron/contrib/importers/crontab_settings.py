@@ -8,9 +8,9 @@ from django.core.management import get_commands
 
 from django_dcron.conf import settings
 from django_dcron.contrib.importers.crontab_lines import CrontabLine
-from django_dcron.contrib.importers.management_calls import ManagementCall
+from django_dcron.contrib.importers.missing_targets import needed_arguments
 from django_dcron.contrib.importers.source_contents import SourceContents
-from django_dcron.targets import MASK, commands, redact_secrets
+from django_dcron.targets import MASK, redact_secrets
 
 SECRET = re.compile(r"pass|pwd|token|secret|key|auth|sig|cred|dsn|bearer|@|://", re.IGNORECASE)
 
@@ -79,7 +79,8 @@ def suggest_commands(
             if call.command not in settings.COMMANDS:
                 missing.append(line)
                 allowed = contents.commands.setdefault(call.command, [])
-                allowed += [name for name in _argument_names(call) if name not in allowed]
+                needed = needed_arguments(call.command, call.arguments)
+                allowed += [name for name in needed if name not in allowed]
         elif shell_name not in settings.SHELL and (call is None or not without_shell):
             other.append(line)
         elif call is not None and call.command in settings.COMMANDS:
@@ -108,20 +109,6 @@ def suggest_commands(
             "PATH. With --without-shell, it does this for more lines, and lists what each job "
             "omits."
         )
-
-
-def _argument_names(call: ManagementCall) -> list[str]:
-    """Return the names of the arguments that ``DCRON_COMMANDS`` must list for the call.
-
-    If the call has a word that isn't an option, all positional arguments of the command are listed.
-    """
-    names = [word.partition("=")[0] for word in call.arguments if word.startswith("-")]
-    if len(names) < len(call.arguments):
-        loaded = commands.load_command(call.command)
-        known = commands.argument_names(loaded)
-        hidden = set(loaded.stealth_options)
-        names += [name for name in known if not name.startswith("-") and name not in hidden]
-    return list(dict.fromkeys(names))
 
 
 def runs_as_command(line: CrontabLine, shell_name: str) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 from django.conf import settings
 
 from django_dcron.contrib.importers.crontab import check_schedule
+from django_dcron.contrib.importers.missing_targets import suggest_targets
 from django_dcron.contrib.importers.names import name_digest
 from django_dcron.contrib.importers.origins import imported_jobs_of
 from django_dcron.contrib.importers.source_contents import (
@@ -72,6 +73,7 @@ def read(now: datetime, timezone: str = "") -> SourceContents:
     times: Counter[str] = Counter()
     for number, job in enumerate(setting, 1):
         contents.entries.append(_entry_of(job, f"CRONJOBS entry {number}", zone, times))
+    suggest_targets(contents)
     if known:
         contents.notes.append(
             f"Times are read in {zone}, as in the last import. For another time zone, pass "

@@ -100,6 +100,28 @@ def test_entries_become_jobs(settings: Settings) -> None:
     assert "DCRON_COMMANDS doesn't list 'clearsessions'" in call("import", "django-crontab").out
 
 
+def test_import_prints_the_code_and_settings_that_the_jobs_need(settings: Settings) -> None:
+    settings.CRONJOBS = [
+        ("0 1 * * *", "shop.reports.nightly"),
+        ("0 2 * * *", "tests.app.tasks.ok"),
+        ("0 3 * * *", COMMAND, ["clearsessions"]),
+        ("0 4 * * *", COMMAND, ["dumpdata", "sites", "--all"], {"indent": 2}),
+    ]
+    done = call("import", "django-crontab", "--timezone", "UTC", "--json").json
+    assert done["registrations"] == [
+        "from celery import shared_task",
+        "import shop.reports",
+        'shared_task(name="shop.reports.nightly")(shop.reports.nightly)',
+    ]
+    assert done["commands"] == {"clearsessions": [], "dumpdata": ["--all", "args", "--indent"]}
+    assert "import shop.reports" in call("import", "django-crontab", "--timezone", "UTC").out
+
+    settings.DCRON_COMMANDS = done["commands"]
+    done = call("import", "django-crontab", "--timezone", "UTC", "--json").json
+    assert (done["commands"], len(done["registrations"])) == ({}, 3)
+    assert (done["counts"]["refused"], done["counts"]["create"]) == (1, 3)
+
+
 def test_handover_uses_the_given_time_zone(settings: Settings) -> None:
     settings.CRONJOBS = JOBS[:1]
     zone = ("--timezone", "Europe/Berlin")

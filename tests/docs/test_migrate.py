@@ -24,7 +24,8 @@ from tests.docs.test_documents import ROOT
 from tests.factories import make_idle_job, make_run
 
 PAGE = (ROOT / "docs" / "how-to" / "migrate.md").read_text()
-SECTION = PAGE.partition("\n#### What listeners to Celery see\n")[2].partition("\n##")[0]
+SOURCES = (ROOT / "docs" / "how-to" / "migrate-sources.md").read_text()
+SECTION = SOURCES.partition("\n### What listeners to Celery see\n")[2].partition("\n##")[0]
 TASK_SIGNALS = ("prerun", "postrun", "success", "failure", "retry")
 
 pytestmark = pytest.mark.django_db

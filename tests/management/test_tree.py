@@ -209,7 +209,7 @@ def test_handover_from_a_file_names_the_schedulers_and_the_way_for_files(
     assert repr(file) in error
     assert "'django-crontab'" not in error
     assert "redbeat" in error
-    assert "migrate.md#a-crontab" in error
+    assert "migrate-sources.md#a-crontab" in error
 
 
 @pytest.mark.parametrize("arguments", [["xyz"], ["list", "--zzz"], ["list", "extra"]])

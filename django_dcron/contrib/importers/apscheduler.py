@@ -94,8 +94,8 @@ OTHER_STORES = (
     "Of APScheduler's stores, only the Django store (django-apscheduler) can be imported. Declare "
     "the jobs of other stores with @cron."
 )
-STORE_SECTION = "how-to/migrate.md#apschedulers-django-store"
-REGISTER_SECTION = "how-to/migrate.md#register-apschedulers-functions"
+STORE_SECTION = "how-to/migrate-sources.md#apschedulers-django-store"
+REGISTER_SECTION = "how-to/migrate-sources.md#register-apschedulers-functions"
 
 
 def read(now: datetime) -> SourceContents:

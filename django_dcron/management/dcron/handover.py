@@ -85,7 +85,7 @@ DETECT_RUNNING = {
 FILES_HAVE_NO_HANDOVER = with_link(
     "Crontabs and exports have no handover. To switch from a crontab, import it again with --apply "
     "and the same options, except --shadow and --disabled. Only then remove its lines, at once.",
-    "how-to/migrate.md#a-crontab",
+    "how-to/migrate-sources.md#a-crontab",
 )
 
 

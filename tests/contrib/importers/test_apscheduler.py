@@ -42,9 +42,10 @@ from django_dcron.utils.untrusted import Reader
 from tests import depth
 from tests.contrib.importers import plain, public
 from tests.contrib.importers.conftest import Install
-from tests.contrib.importers.test_clock_changes import PAGE
+from tests.contrib.importers.test_clock_changes import DIRECTORY
 from tests.management.calling import call
 
+PAGE = (DIRECTORY / "migrate-sources.md").read_text()
 pytestmark = pytest.mark.django_db
 
 NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)

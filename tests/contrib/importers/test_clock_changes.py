@@ -16,7 +16,8 @@ from django_dcron.schedules.schedule import parse_schedule
 BERLIN = ZoneInfo("Europe/Berlin")
 SPRING, AUTUMN = datetime(2027, 3, 27, 22, tzinfo=BERLIN), datetime(2027, 10, 30, 22, tzinfo=BERLIN)
 NIGHT = timedelta(hours=8)
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "migrate.md").read_text()
+DIRECTORY = Path(__file__).resolve().parents[3] / "docs" / "how-to"
+PAGE = (DIRECTORY / "migrate.md").read_text()
 
 
 def beat(minute: str, hour: str, night: datetime) -> Iterator[datetime]:

@@ -1467,7 +1467,7 @@ def test_crontab_is_switched_as_the_refused_handover_says(
     assert call("import", *options, "--apply", "--shadow").code == 0
     refused = call("handover", str(file))
     assert refused.code == 2
-    assert with_link("", "how-to/migrate.md#a-crontab") in refused.err
+    assert with_link("", "how-to/migrate-sources.md#a-crontab") in refused.err
     assert refused.err.index("import it again") < refused.err.index("remove its lines")
     assert call("import", *options, "--apply").code == 0
     file.write_text("")

@@ -1,4 +1,4 @@
-"""Compare docs/how-to/migrate.md with the command."""
+"""Compare docs/how-to/migrate.md and migrate-sources.md with the command."""
 
 import re
 import shlex
@@ -10,9 +10,10 @@ import pytest
 from django_dcron.contrib.importers import report
 from django_dcron.contrib.importers.sources import SCHEDULERS
 from django_dcron.management.commands import dcron
-from tests.contrib.importers.test_clock_changes import PAGE
+from tests.contrib.importers.test_clock_changes import DIRECTORY
 from tests.management.calling import call
 
+PAGE = "".join((DIRECTORY / name).read_text() for name in ("migrate.md", "migrate-sources.md"))
 PROSE = " ".join(PAGE.split())
 
 CRONTAB = """\

@@ -96,7 +96,7 @@ def test_restart_is_advised_before_the_registration_of_a_function() -> None:
     cause, restart, advice = message.partition(RESTART)
     assert f"the module {__name__} exists." in cause
     assert restart
-    assert advice.startswith(" Otherwise, register the function as a task in cron.py")
+    assert advice.startswith(" Otherwise, register the function with shared_task")
     assert advice.endswith("imports.")
 
 

@@ -82,12 +82,11 @@ def summarize(*sets: SummaryQuery) -> list[Summary]:
     by_database: defaultdict[str, list[int]] = defaultdict(list)
     for index, each in enumerate(sets):
         by_database[each.rows.db].append(index)
-    found = [Summary(numbers=dict.fromkeys(each.numbers, 0)) for each in sets]
+    found: dict[int, Summary] = {}
     for using, indexes in by_database.items():
         summaries = _read(using, [sets[index] for index in indexes])
-        for index, summary in zip(indexes, summaries, strict=True):
-            found[index] = summary
-    return found
+        found |= zip(indexes, summaries, strict=True)
+    return [found[index] for index in range(len(sets))]
 
 
 def _read(using: str, sets: Sequence[SummaryQuery]) -> Iterator[Summary]:

@@ -92,12 +92,10 @@ psycopg parses a statement of more than 4,096 characters each time.
 _JOB = [field.attname for field in Job._meta.concrete_fields if field.attname not in _NOT_READ]
 _JOB_NAMES = frozenset(_JOB)
 """Django looks up each column of the job in these names."""
-_ID, *_JOB_WITHOUT_ID = _JOB
-"""The id of the job is a column of the run."""
 
 READ_COLUMNS = (
     *_RUN,
-    *(f"job__{name}" for name in _JOB_WITHOUT_ID),
+    *(f"job__{name}" for name in _JOB[1:]),  # the run has the job's id
     "definition",
     "is_frozen",
     "read_at",

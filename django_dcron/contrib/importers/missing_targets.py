@@ -46,10 +46,14 @@ def needed_arguments(command: str, words: Sequence[str], options: Iterable[str] 
     """Return the names of the arguments that ``DCRON_COMMANDS`` must list for a call.
 
     ``words`` are the words of the command line, ``options`` the names of keyword arguments. If
-    there is a word that isn't an option, all positional arguments of the command are listed.
+    there is a word that isn't an option, all positional arguments of the command are listed. If the
+    command can't be loaded, only the options among the words are listed.
     """
     names = [word.partition("=")[0] for word in words if word.startswith("-")]
-    loaded = commands.load_command(command)
+    try:
+        loaded = commands.load_command(command)
+    except Exception:  # the command's module may raise any error
+        return list(dict.fromkeys(names))
     known = commands.argument_names(loaded)
     if len(names) < len(words):
         hidden = set(loaded.stealth_options)

@@ -24,6 +24,7 @@ from django_dcron.management.dcron.lookup import find_job
 from django_dcron.management.dcron.output import Output, add_json, time_text
 from django_dcron.models import Job, Run
 from django_dcron.policies.lifecycle import UNFINISHED, State
+from django_dcron.utils.counts import number_of
 
 HELP = (
     "Pause jobs. Running runs continue, runs that are due still start, future runs are withdrawn, "
@@ -136,13 +137,11 @@ def _cautions(job: Job, due: int, held: int) -> tuple[str, ...]:
     """Name the runs that still start, and those that start when the freeze ends."""
     if not (due or held):
         return ()
-    number, when = (due, "") if due else (held, " when the freeze ends")
-    runs = f"{number} runs that are due still start"
-    if number == 1:
-        runs = "1 run that is due still starts"
-    runs += when
+    runs = number_of(due or held, "run that is due still starts", "runs that are due still start")
     if due and held:
         runs += f" (and {held} more when the freeze ends)"
+    elif held:
+        runs += " when the freeze ends"
     states = " ".join(f"--state {state}" for state in sorted(UNFINISHED - {State.RUNNING}))
     how = f"manage.py dcron cancel {shlex.quote(str(job))} {states}"
     return (f"{runs} despite the pause. To cancel what hasn't started: {how}",)

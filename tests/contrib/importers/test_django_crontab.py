@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import assume, given
@@ -19,6 +20,7 @@ from django_dcron.contrib.importers.source_contents import SourceEntry, SourcePr
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.schedules.schedule import parse_schedule
+from django_dcron.targets import commands
 from tests import depth
 from tests.contrib.importers import public, vixie
 from tests.management.calling import call
@@ -120,6 +122,15 @@ def test_import_prints_the_code_and_settings_that_the_jobs_need(settings: Settin
     done = call("import", "django-crontab", "--timezone", "UTC", "--json").json
     assert (done["commands"], len(done["registrations"])) == ({}, 3)
     assert (done["counts"]["refused"], done["counts"]["create"]) == (1, 3)
+
+
+def test_command_that_cannot_be_loaded_does_not_stop_the_import(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "load_command", Mock(side_effect=ImportError("no module")))
+    settings.CRONJOBS = [("0 4 * * *", COMMAND, ["dumpdata", "sites", "--all"])]
+    done = call("import", "django-crontab", "--timezone", "UTC", "--json").json
+    assert done["commands"] == {"dumpdata": ["--all"]}
 
 
 def test_handover_uses_the_given_time_zone(settings: Settings) -> None:

@@ -1,7 +1,9 @@
 """The simulator itself: a seed decides the whole history."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -15,12 +17,26 @@ from tests.simulation import broken_guards, engine, plan, sessions, shrinking
 from tests.simulation.database import Database, is_write_in_with
 
 HOURS = "1"
+LIMIT = 540.0
+"""Seconds. It is shorter than the limit of a test, so that a failure shows what was going on."""
 
 
 def simulate(*arguments: str, each: str = HOURS) -> subprocess.CompletedProcess[str]:
     """Run the simulator in its own process, because it replaces parts of the package."""
-    command = [sys.executable, "-m", "tests.simulation", "--each", each, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    options = ["-X", "faulthandler", "-m", "tests.simulation", "--each", each]
+    with subprocess.Popen(
+        [sys.executable, *options, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, error = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGABRT)  # each process writes its stacks
+            out, error = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
 
 
 def digest_of(done: subprocess.CompletedProcess[str]) -> str:

@@ -331,7 +331,9 @@ def test_run_stops_waiting_if_all_workers_of_its_queue_discard_it(
     monkeypatch.setattr(run_watch, "time", fake_time := FakeTime())
     job, now = make_idle_job(name="idle"), database_now("default")
     make_run(job, "queued", due_at=now, queued_at=now, deliveries=1, idempotency_key="k")
-    make_node(workers=worker_replies(("w1", ["celery"], False, []), at=now))
+    # The node stays live, however long the reads of a simulated minute take.
+    replies = worker_replies(("w1", ["celery"], False, []), at=now)
+    make_node(age=-timedelta(hours=1), workers=replies)
     code, output = call("run", "idle", "--idempotency-key", "k")
     assert code == 1
     assert output.count("app.autodiscover_tasks()") == 2, "at the start and at the end of the wait"

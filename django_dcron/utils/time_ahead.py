@@ -9,7 +9,7 @@ from django_dcron.utils.durations import MAX_LENGTH
 
 _DAY = timedelta(days=1)
 _TIME_OF_DAY = re.compile(
-    r"(?P<hour>[0-9]{1,2})(?P<rest>:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?)"
+    r"(?P<hour>[01]?[0-9]|2[0-3])(?P<rest>:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?)"
     r"(?P<offset>Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
 

@@ -28,8 +28,7 @@ from django_dcron.models.statistics import count_late_success
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.retry import Failure, FailureClass
 from django_dcron.runs import endings, transitions
-from django_dcron.runs.endings import LastHeartbeat
-from django_dcron.runs.immediate_dispatch import dispatch_now
+from django_dcron.runs.endings import AttemptEnd, LastHeartbeat
 from django_dcron.targets.shadow import NOT_EXECUTED, is_shadow
 
 logger = logging.getLogger("django_dcron.runs")
@@ -107,19 +106,16 @@ def complete_attempt(
 
     ``token``: the token of the execution itself; None if another process ends the attempt.
     """
+    end = AttemptEnd(attempt, ending.columns(), token, last_heartbeat)
     retry_in, check_auto_pause = None, False
     match ending.outcome:
         case Outcome.SUCCEEDED:
             reason = NOT_EXECUTED if is_shadow(run.job.target) else ""
-            won = _finish(run, attempt, State.SUCCEEDED, reason, ending, token, last_heartbeat)
+            won = endings.finish(run, end, State.SUCCEEDED, reason)
         case Outcome.CANCELLED:
-            won = _finish(
-                run, attempt, State.CANCELLED, _why_cancelled(run), ending, token, last_heartbeat
-            )
+            won = endings.finish(run, end, State.CANCELLED, _why_cancelled(run))
         case _:
-            won, retry_in, check_auto_pause = _retry_or_fail(
-                run, attempt, ending, token, last_heartbeat
-            )
+            won, retry_in, check_auto_pause = _retry_or_fail(run, end, ending)
     if won:
         _log_ended(run, attempt, ending, retry_in)
     elif token is not None and record_late_outcome(run, token, ending.outcome):
@@ -137,52 +133,19 @@ class _AfterFailure(NamedTuple):
     """See ``Completion.check_auto_pause``."""
 
 
-def _retry_or_fail(
-    run: Run, attempt: int, ending: Ending, token: UUID | None, last_heartbeat: LastHeartbeat | None
-) -> _AfterFailure:
+def _retry_or_fail(run: Run, end: AttemptEnd, ending: Ending) -> _AfterFailure:
     """Retry the run if its job's policy says so and it isn't cancelled; otherwise finish it."""
-    wait = run.job.retry.retry_after(ending.failure or WITHOUT_EXCEPTION, attempt)
+    wait = run.job.retry.retry_after(ending.failure or WITHOUT_EXCEPTION, end.number)
     if wait is not None:
         due_at = database_now(alias_for(Run)) + wait
-        if endings.retry(
-            run,
-            attempt,
-            due_at,
-            ending.reason,
-            ending.columns(),
-            token,
-            None if token is None else dispatch_now,
-            last_heartbeat,
-        ):
+        if endings.retry(run, end, due_at, ending.reason):
             return _AfterFailure(won=True, retry_in=wait)
     if transitions.runs().filter(pk=run.pk).exclude(cancel_requested_at=None).exists():
-        why = _why_cancelled(run)
-        won = _finish(run, attempt, State.CANCELLED, why, ending, token, last_heartbeat)
-        return _AfterFailure(won)
+        return _AfterFailure(endings.finish(run, end, State.CANCELLED, _why_cancelled(run)))
     if wait is not None:
         return _AfterFailure(won=False)
-    won = _finish(run, attempt, State.FAILED, ending.reason, ending, token, last_heartbeat)
+    won = endings.finish(run, end, State.FAILED, ending.reason)
     return _AfterFailure(won, check_auto_pause=True)
-
-
-def _finish(
-    run: Run,
-    attempt: int,
-    state: State,
-    reason: str,
-    ending: Ending,
-    token: UUID | None,
-    last_heartbeat: LastHeartbeat | None,
-) -> bool:
-    """Finish the run. Returns whether this call won.
-
-    If the execution itself reports its end, it also dispatches the runs that follow. If a node or
-    the main process of a worker ends the attempt, nodes dispatch them.
-    """
-    dispatch = None if token is None else dispatch_now
-    return endings.finish(
-        run, attempt, state, reason, ending.columns(), token, dispatch, last_heartbeat
-    )
 
 
 def _why_cancelled(run: Run) -> str:

@@ -15,7 +15,7 @@ Invariants, besides those of ``transitions``:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -39,6 +39,7 @@ from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.overlap import OverlapPolicy
 from django_dcron.policies.slots import NO_SLOT
 from django_dcron.runs import chains, incidents, limits, slot_queue, transitions
+from django_dcron.runs.immediate_dispatch import dispatch_now
 from django_dcron.runs.transitions import LOCK_TIMEOUT, NOBODY
 from django_dcron.targets.shadow import NOT_EXECUTED
 from django_dcron.utils.sync_points import reach_sync_point
@@ -77,45 +78,50 @@ class LastHeartbeat:
     """Token of the attempt; None if the attempt has no row."""
 
 
-def finish(
-    run: Run,
-    attempt: int,
-    state: State,
-    reason: str,
-    attempt_columns: dict[str, Any],
-    token: UUID | None,
-    dispatch_now: Callable[[Run], None] | None = None,
-    last_heartbeat: LastHeartbeat | None = None,
-) -> bool:
-    """Running -> succeeded, failed or cancelled. Returns whether this call ended the run.
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """Which attempt ends, who ends it, and what is written to its row."""
 
-    ``attempt_columns``: the columns to write to the attempt's row.
-    ``token``: the token of the attempt; None if another process ends it.
-    ``dispatch_now``: called after the commit with each run that waited for this run or follows it.
-    Without it, nodes dispatch these runs.
-    ``last_heartbeat``: if the execution has sent a newer heartbeat, nothing changes and False is
-    returned.
+    number: int
+    columns: Mapping[str, Any]
+    """The columns to write to the attempt's row."""
+    token: UUID | None = None
+    """The token of the attempt if the execution itself reports its end.
+
+    The execution also dispatches the runs that waited for this one or follow it. None: a node or
+    the main process of a worker ends the attempt, and nodes dispatch these runs.
     """
+    last_heartbeat: LastHeartbeat | None = None
+    """If the execution has sent a newer heartbeat, the attempt doesn't end."""
+
+
+def finish(run: Run, end: AttemptEnd, state: State, reason: str) -> bool:
+    """Running -> succeeded, failed or cancelled. Returns whether this call ended the run."""
     is_ordinary = not (run.limited or reason == NOT_EXECUTED or _others_may_wait(run))
-    if token is not None and is_ordinary:
+    if end.token is not None and is_ordinary:
         run_values = {
             "id": run.pk,
-            "attempt": attempt,
+            "attempt": end.number,
             "reason": reason[:REASON_LIMIT],
             "job_id": run.job_id,
         }
-        attempt_values = {"run_id": run.pk, "number": attempt, "token": token, **attempt_columns}
-        if _finish_statements(state, tuple(attempt_columns), settings.RUN_LEASE).execute(
+        attempt_values = {
+            "run_id": run.pk,
+            "number": end.number,
+            "token": end.token,
+            **end.columns,
+        }
+        if _finish_statements(state, tuple(end.columns), settings.RUN_LEASE).execute(
             **run_values, **attempt_values
         ):
             return True
     with brief_transaction(alias_for(Run), settings.RUN_LEASE, lock=LOCK_TIMEOUT):
-        next_runs = _end(run, _executing(run.pk, attempt, last_heartbeat), state, reason)
+        next_runs = _end(run, _executing(run.pk, end.number, end.last_heartbeat), state, reason)
         if next_runs is None:
             return False
         reach_sync_point("finish.ended")
-        _close_attempt(run, attempt, attempt_columns, token)
-        _dispatch_after_commit(next_runs, dispatch_now)
+        _close_attempt(run, end)
+        _dispatch_after_commit(end, next_runs)
     return True
 
 
@@ -143,30 +149,21 @@ def _finish_statements(state: State, columns: tuple[str, ...], lease: timedelta)
     )
 
 
-def retry(
-    run: Run,
-    attempt: int,
-    due_at: datetime,
-    reason: str,
-    attempt_columns: dict[str, Any],
-    token: UUID | None,
-    dispatch_now: Callable[[Run], None] | None = None,
-    last_heartbeat: LastHeartbeat | None = None,
-) -> bool:
+def retry(run: Run, end: AttemptEnd, due_at: datetime, reason: str) -> bool:
     """Running -> pending for the next attempt, unless the run was asked to stop.
 
     During the backoff, the run keeps its slot, but not its place in a limit. A backfilled run also
-    frees its slot, so that no other run waits for its backoff. The other parameters and the result
-    are those of ``finish``.
+    frees its slot, so that no other run waits for its backoff. Returns whether this call ended the
+    attempt.
     """
     backfilled = run.trigger == Trigger.BACKFILL
-    executing = _executing(run.pk, attempt, last_heartbeat).filter(cancel_requested_at=None)
+    executing = _executing(run.pk, end.number, end.last_heartbeat)
     with brief_transaction(alias_for(Run), settings.RUN_LEASE, lock=LOCK_TIMEOUT):
         limited = limits.update_and_unmark(
             run,
-            executing,
+            executing.filter(cancel_requested_at=None),
             state=State.PENDING,
-            attempt=attempt + 1,
+            attempt=end.number + 1,
             due_at=due_at,
             reason=reason[:REASON_LIMIT],
             deliveries=0,
@@ -179,8 +176,8 @@ def retry(
         if backfilled:
             slot_queue.wake_next(run.job_id)
         reach_sync_point("retry.written")
-        _close_attempt(run, attempt, attempt_columns, token)
-        _dispatch_after_commit(limits.free_places([run.pk]) if limited else (), dispatch_now)
+        _close_attempt(run, end)
+        _dispatch_after_commit(end, limits.free_places([run.pk]) if limited else ())
     return True
 
 
@@ -250,20 +247,18 @@ def _end(run: Run, guarded: RunQuerySet, state: State, reason: str) -> list[Run]
     return [*([] if woken is None else [woken]), *followers, *placed]
 
 
-def _dispatch_after_commit(
-    next_runs: Iterable[Run], dispatch_now: Callable[[Run], None] | None
-) -> None:
-    if dispatch_now is not None:
+def _dispatch_after_commit(end: AttemptEnd, next_runs: Iterable[Run]) -> None:
+    if end.token is not None:
         for next_run in next_runs:
             transaction.on_commit(partial(dispatch_now, next_run), using=alias_for(Run))
 
 
-def _close_attempt(run: Run, attempt: int, columns: dict[str, Any], token: UUID | None) -> None:
-    """Write ``columns`` and the end to the attempt's row, unless it has an outcome."""
-    key: dict[str, Any] = {"run_id": run.pk, "number": attempt}
-    if token is not None:
-        key["token"] = token
-    _close_attempt_statement(tuple(key), tuple(columns)).execute(**key, **columns)
+def _close_attempt(run: Run, end: AttemptEnd) -> None:
+    """Write the end to the attempt's row, unless it has an outcome."""
+    key: dict[str, Any] = {"run_id": run.pk, "number": end.number}
+    if end.token is not None:
+        key["token"] = end.token
+    _close_attempt_statement(tuple(key), tuple(end.columns)).execute(**key, **end.columns)
 
 
 @cache

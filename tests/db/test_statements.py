@@ -25,6 +25,7 @@ from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.slots import Slot
 from django_dcron.runs import endings
+from django_dcron.runs.endings import AttemptEnd
 from tests.factories import make_idle_job, make_run
 from tests.threads import in_threads, repeat_after_contention
 from tests.waiting import TIMEOUT, wait_until
@@ -356,11 +357,11 @@ def test_finish_rechecks_a_run_that_changed_while_it_waited_for_a_lock() -> None
     won: list[bool] = []
 
     def finish_when_unlocked() -> None:
-        finish = partial(endings.finish, run, 1, State.SUCCEEDED, "", closing, token)
+        finish = partial(endings.finish, run, AttemptEnd(1, closing, token), State.SUCCEEDED, "")
         won.append(repeat_after_contention(finish))
 
     with transaction.atomic():
-        endings.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
+        endings.finish(run, AttemptEnd(1, {"outcome": Outcome.LOST}), State.FAILED, "lost")
         thread = threading.Thread(target=lambda: in_threads(finish_when_unlocked))
         thread.start()
         wait_until(_is_a_session_waiting_for_a_lock, 60)

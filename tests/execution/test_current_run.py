@@ -19,6 +19,7 @@ from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import endings, transitions
+from django_dcron.runs.endings import AttemptEnd
 from tests.execution.conftest import MakeTarget, RunFunction, attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_run
 from tests.waiting import TIMEOUT
@@ -224,7 +225,7 @@ def test_heartbeat_raises_at_once_after_a_cancel(make_target: MakeTarget) -> Non
 def test_heartbeat_raises_at_once_after_the_attempt_was_lost(make_target: MakeTarget) -> None:
     def target() -> None:
         run = django_dcron.current_run()
-        endings.retry(run.run, 1, run.started_at, "lost", {"outcome": "lost"}, None)
+        endings.retry(run.run, AttemptEnd(1, {"outcome": "lost"}), run.started_at, "lost")
         run.heartbeat()
         raise AssertionError("the code continued")
 

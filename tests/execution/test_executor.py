@@ -34,6 +34,7 @@ from django_dcron.models import Attempt, Job, Run
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import deliveries, endings
 from django_dcron.runs.completion import Ending
+from django_dcron.runs.endings import AttemptEnd
 from django_dcron.targets import functions
 from django_dcron.utils.threads import DcronThread
 from tests.execution.conftest import RunFunction, attempt_of, cut_connection, reread, state_of
@@ -525,7 +526,7 @@ def test_code_is_not_called_if_the_attempt_was_lost_while_the_process_was_suspen
             monkeypatch.setattr(executor.time, "monotonic", lambda: monotonic() + 3600)
             Run.objects.update(heartbeat_at=long_ago)
             if declared_lost:
-                endings.retry(reread(run), 1, long_ago, "", {"outcome": "lost"}, None)
+                endings.retry(reread(run), AttemptEnd(1, {"outcome": "lost"}), long_ago, "")
         elif point == "work.done":
             beats.append(reread(run).heartbeat_at)
 
@@ -552,7 +553,7 @@ def test_repeated_start_renews_the_heartbeat(
         assert real(*given, **how) is not None
         Run.objects.update(heartbeat_at=long_ago)
         if declared_lost:
-            endings.retry(reread(run), 1, long_ago, "", {"outcome": "lost"}, None)
+            endings.retry(reread(run), AttemptEnd(1, {"outcome": "lost"}), long_ago, "")
         monkeypatch.setattr(executor, "start_attempt", real)
         raise InterfaceError("connection already closed")
 
@@ -827,7 +828,7 @@ def test_attempt_is_lost_at_once_if_no_thread_can_write_its_heartbeats(
 def test_late_outcome_of_a_run_declared_lost_is_only_recorded(make_target: Any) -> None:
     def be_lost() -> str:
         current = django_dcron.current_run()
-        endings.retry(current.run, 1, current.started_at, "lost", {"outcome": "lost"}, None)
+        endings.retry(current.run, AttemptEnd(1, {"outcome": "lost"}), current.started_at, "lost")
         return "too late"
 
     run = make_run(make_idle_job(target=make_target(be_lost), max_attempts=2))

@@ -31,6 +31,7 @@ from django_dcron.execution.heartbeat import Heartbeats, process_heartbeats
 from django_dcron.execution.heartbeat_loss import RunHeartbeat
 from django_dcron.models import Attempt, Run
 from django_dcron.runs import endings, transitions
+from django_dcron.runs.endings import AttemptEnd
 from django_dcron.scheduler.tick import RESCUE_EVERY
 from django_dcron.utils.threads import DcronThread
 from tests.execution.conftest import attempt_of, reread
@@ -110,7 +111,7 @@ def test_heartbeat_reads_the_cancel_request(run: CurrentRun) -> None:
 
 
 def test_heartbeat_stops_a_run_that_was_declared_lost(run: CurrentRun) -> None:
-    endings.retry(run.run, 1, run.started_at, "", {"outcome": "lost"}, None)
+    endings.retry(run.run, AttemptEnd(1, {"outcome": "lost"}), run.started_at, "")
     run.log.write("output after the loss")
     wait_until(lambda: run.cancelled)
     assert attempt_of(run.run).log == ""

@@ -12,6 +12,7 @@ from django_dcron.execution.termination import record_killed_attempt
 from django_dcron.models import Run
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.runs import endings, transitions
+from django_dcron.runs.endings import AttemptEnd
 from tests.execution.conftest import attempt_of, reread, state_of
 from tests.factories import make_idle_job, make_run
 from tests.logs import logged
@@ -61,7 +62,7 @@ def test_message_of_a_dead_process_has_no_number_and_explains_sigkill(
 
 def test_ended_attempt_is_kept() -> None:
     run = make_run(make_idle_job(), "running")
-    endings.finish(run, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    endings.finish(run, AttemptEnd(1, {"outcome": "succeeded"}), State.SUCCEEDED, "")
     end(run)
     assert (state_of(run), attempt_of(run).outcome) == (State.SUCCEEDED, Outcome.SUCCEEDED)
 

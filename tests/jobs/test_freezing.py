@@ -26,6 +26,7 @@ from django_dcron.policies.lifecycle import State, Trigger
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import endings, transitions
 from django_dcron.runs import start as attempt_start
+from django_dcron.runs.endings import AttemptEnd
 from django_dcron.runs.immediate_dispatch import dispatch_now
 from django_dcron.runs.ordinary_start import ReadOrStarted
 from django_dcron.scheduler import claim as scheduler_claim
@@ -339,7 +340,7 @@ def test_a_running_run_continues_and_its_retry_waits() -> None:
     control.freeze("deploy")
     assert transitions.renew_heartbeat(run.pk, 1)
     due_at = database_now("default")
-    assert endings.retry(reread(run), 1, due_at, "failed", {"outcome": "failed"}, None)
+    assert endings.retry(reread(run), AttemptEnd(1, {"outcome": "failed"}), due_at, "failed")
     assert deliver(reread(run)) is None
     control.unfreeze()
     assert deliver(reread(run))

@@ -17,6 +17,7 @@ from django_dcron.execution.executor import execute
 from django_dcron.models import Attempt, Run
 from django_dcron.policies.lifecycle import State
 from django_dcron.runs import endings
+from django_dcron.runs.endings import AttemptEnd
 from tests.conftest import StartProcess
 from tests.execution.conftest import MakeTarget, attempt_of, deliver, reread, state_of
 from tests.factories import make_idle_job, make_run
@@ -79,7 +80,9 @@ def test_replaced_holder_is_revoked_but_not_the_newcomer(
     assert not deliver(newcomer)
     assert state_of(newcomer) == "waiting"
     assert recording_dispatcher.revoked == [(holder.pk, 1)]
-    assert endings.finish(reread(holder), 1, State.CANCELLED, "", {"outcome": "cancelled"}, None)
+    assert endings.finish(
+        reread(holder), AttemptEnd(1, {"outcome": "cancelled"}), State.CANCELLED, ""
+    )
     assert deliver(newcomer)
 
 

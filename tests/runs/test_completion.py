@@ -23,7 +23,7 @@ from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.retry import Failure, FailureClass
 from django_dcron.policies.slots import Slot
-from django_dcron.runs import completion, transitions
+from django_dcron.runs import completion, endings, transitions
 from django_dcron.runs.completion import WITHOUT_EXCEPTION, Ending
 from django_dcron.runs.endings import LastHeartbeat
 from django_dcron.targets.shadow import NOT_EXECUTED
@@ -253,7 +253,7 @@ def test_only_the_execution_itself_dispatches_followers(
     That process may have no time for a broker.
     """
     dispatched: list[Run] = []
-    monkeypatch.setattr(completion, "dispatch_now", dispatched.append)
+    monkeypatch.setattr(endings, "dispatch_now", dispatched.append)
     job = make_idle_job()
     after = make_job(schedule="@never", after={str(job): "ended"})
     for ending in (SUCCEEDED, failed(), CANCELLED):

@@ -30,6 +30,7 @@ from django_dcron.policies.misfire import REPLACED_BY_NEWER_RUN
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import endings, start_facts, transitions
 from django_dcron.runs import start as module
+from django_dcron.runs.endings import AttemptEnd
 from django_dcron.runs.ordinary_start import ReadOrStarted
 from django_dcron.runs.start import start_attempt
 from django_dcron.scheduler.rescue import rescue
@@ -126,7 +127,7 @@ def test_start_with_the_token_of_a_finished_attempt_is_refused() -> None:
     token = uuid4()
     started = start_attempt(run.pk, 1, token=token, worker="w")
     assert started
-    endings.finish(started[0], 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, token)
+    endings.finish(started[0], AttemptEnd(1, {"outcome": "succeeded"}, token), State.SUCCEEDED, "")
     assert start_attempt(run.pk, 1, token=token, worker="w") is None
 
 
@@ -399,7 +400,7 @@ def test_backlog_of_run_all_waits_for_the_retry_of_its_oldest_run(now: datetime)
     runs = backlog(now, 3, misfire_policy="run_all", max_attempts=2)
     Job.objects.update(overlap_policy="skip")
     assert deliver(runs[0])
-    assert endings.retry(reread(runs[0]), 1, now + MINUTE, "", {"outcome": "failed"}, None)
+    assert endings.retry(reread(runs[0]), AttemptEnd(1, {"outcome": "failed"}), now + MINUTE, "")
     for run in runs[1:]:
         assert not deliver(run)
     assert [state_of(run) for run in runs] == ["pending", "waiting", "waiting"]
@@ -522,7 +523,7 @@ def deliver_as_read(read: Any, **changed: Any) -> Run | None:
 
 
 def finish(run: Run, state: State = State.SUCCEEDED) -> None:
-    assert endings.finish(reread(run), run.attempt, state, "", {"outcome": "succeeded"}, None)
+    assert endings.finish(reread(run), AttemptEnd(run.attempt, {"outcome": "succeeded"}), state, "")
 
 
 def test_allow_starts_overlapping_runs() -> None:
@@ -580,7 +581,7 @@ def test_run_that_waits_for_a_silent_holder_starts_after_it_has_ended_neverthele
     assert deliver(newcomer) is None
     token = Attempt.objects.get(run=holder).token
     succeeded = {"outcome": "succeeded"}
-    assert endings.finish(reread(holder), 1, State.SUCCEEDED, "", succeeded, token)
+    assert endings.finish(reread(holder), AttemptEnd(1, succeeded, token), State.SUCCEEDED, "")
     woken = reread(newcomer)
     assert (woken.state, woken.slot) == (State.PENDING, Slot.RUNNING)
     assert deliver(woken)
@@ -662,7 +663,7 @@ def test_cancel_running_also_replaces_the_waiting_run() -> None:
 
 
 def wait_for_retry(holder: Run, now: datetime) -> None:
-    assert endings.retry(holder, 1, now + MINUTE, "failed", {"outcome": "failed"}, None)
+    assert endings.retry(holder, AttemptEnd(1, {"outcome": "failed"}), now + MINUTE, "failed")
 
 
 @pytest.mark.parametrize(
@@ -1038,9 +1039,9 @@ def test_each_start_has_a_greater_fence_than_all_starts_before() -> None:
     first = make_run(make_idle_job(max_attempts=3), "queued")
     fences = [fence_of(first, uuid4())]
     for attempt in (1, 2):
-        assert endings.retry(reread(first), attempt, NOON, "lost", {"outcome": "lost"}, None)
+        assert endings.retry(reread(first), AttemptEnd(attempt, {"outcome": "lost"}), NOON, "lost")
         fences.append(fence_of(reread(first), uuid4()))
-    assert endings.finish(reread(first), 3, State.FAILED, "", {"outcome": "lost"}, None)
+    assert endings.finish(reread(first), AttemptEnd(3, {"outcome": "lost"}), State.FAILED, "")
     first.delete()  # as retention does
     fences.append(fence_of(make_run(first.job, "queued"), uuid4()))
     fences.append(fence_of(make_run(make_idle_job(), "queued"), uuid4()))

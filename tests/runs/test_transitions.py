@@ -18,6 +18,7 @@ from django_dcron.models import Attempt, Job, Run, Statistics
 from django_dcron.policies.lifecycle import FINAL, TRANSITIONS, Outcome, State
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import completion, deliveries, endings, slot_queue, transitions
+from django_dcron.runs.endings import AttemptEnd
 from tests.factories import make_idle_job, make_run
 from tests.waiting import TIMEOUT
 
@@ -50,7 +51,7 @@ def start(run: Run, attempt: int, slot: Slot | None) -> int | None:
 
 def finish(state: State, token: UUID | None = None) -> Case:
     return Case(
-        lambda run: endings.finish(run, run.attempt, state, "why", CLOSING, token),
+        lambda run: endings.finish(run, AttemptEnd(run.attempt, CLOSING, token), state, "why"),
         {State.RUNNING},
         state,
     )
@@ -109,7 +110,7 @@ CASES = {
     "succeed by itself": finish(State.SUCCEEDED, uuid4()),
     "fail by itself": finish(State.FAILED, uuid4()),
     "retry": Case(
-        lambda run: endings.retry(run, run.attempt, LATER, "why", CLOSING, None),
+        lambda run: endings.retry(run, AttemptEnd(run.attempt, CLOSING), LATER, "why"),
         {State.RUNNING},
         State.PENDING,
     ),
@@ -271,7 +272,9 @@ def test_end_of_a_backfilled_run_wakes_the_waiting_run(policy: str) -> None:
     job = make_idle_job(overlap_policy=policy)
     run = make_run(job, "running", slot=Slot.RUNNING, trigger="backfill")
     waiting = make_run(job, "waiting")
-    assert endings.finish(run, 1, State.SUCCEEDED, "", CLOSING, Attempt.objects.get().token)
+    assert endings.finish(
+        run, AttemptEnd(1, CLOSING, Attempt.objects.get().token), State.SUCCEEDED, ""
+    )
     waiting.refresh_from_db()
     assert (waiting.state, waiting.slot) == ("pending", Slot.RUNNING)
 
@@ -450,13 +453,15 @@ def test_attempt_is_closed_only_with_its_own_token(name: str) -> None:
     attempt = Attempt.objects.get()
     current, another = attempt.token, uuid4()
     with transaction.atomic():
-        assert endings.finish(run, 1, State.FAILED, "why", CLOSING, another)
+        assert endings.finish(run, AttemptEnd(1, CLOSING, another), State.FAILED, "why")
         attempt.refresh_from_db()
         assert attempt.outcome == ""
         transaction.set_rollback(True)
     call = {
-        "succeed": lambda: endings.finish(run, 1, State.FAILED, "why", CLOSING, current),
-        "retry": lambda: endings.retry(run, 1, LATER, "why", CLOSING, current),
+        "succeed": lambda: endings.finish(
+            run, AttemptEnd(1, CLOSING, current), State.FAILED, "why"
+        ),
+        "retry": lambda: endings.retry(run, AttemptEnd(1, CLOSING, current), LATER, "why"),
     }[name]
     assert call()
     attempt.refresh_from_db()
@@ -567,14 +572,19 @@ def test_second_cancel_request_is_ignored() -> None:
             "running",
             lambda run, why: transitions.mark_cancel_requested(run.pk, why),
         ),
-        "retry": ("running", lambda run, why: endings.retry(run, 1, LATER, why, CLOSING, None)),
+        "retry": (
+            "running",
+            lambda run, why: endings.retry(run, AttemptEnd(1, CLOSING), LATER, why),
+        ),
         "finish": (
             "running",
-            lambda run, why: endings.finish(run, 1, State.FAILED, why, CLOSING, None),
+            lambda run, why: endings.finish(run, AttemptEnd(1, CLOSING), State.FAILED, why),
         ),
         "finish by itself": (
             "running",
-            lambda run, why: endings.finish(run, 1, State.FAILED, why, CLOSING, uuid4()),
+            lambda run, why: endings.finish(
+                run, AttemptEnd(1, CLOSING, uuid4()), State.FAILED, why
+            ),
         ),
     }.values(),
 )
@@ -609,7 +619,7 @@ def test_late_outcome_is_recorded_on_its_own_attempt() -> None:
     completion.record_late_outcome(run, attempt.token, Outcome.SUCCEEDED)
     attempt.refresh_from_db()
     assert attempt.late_outcome == "", "an open attempt can't have a late outcome"
-    assert endings.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
+    assert endings.finish(run, AttemptEnd(1, {"outcome": Outcome.LOST}), State.FAILED, "lost")
     completion.record_late_outcome(run, uuid4(), Outcome.SUCCEEDED)
     completion.record_late_outcome(run, attempt.token, Outcome.LOST)
     attempt.refresh_from_db()
@@ -624,7 +634,7 @@ def test_late_outcome_is_recorded_on_its_own_attempt() -> None:
 def test_late_success_is_counted_once_and_not_as_succeeded(late: Outcome, counted: int) -> None:
     run = make_run(make_idle_job(), "running")
     token = Attempt.objects.get().token
-    assert endings.finish(run, 1, State.FAILED, "lost", {"outcome": Outcome.LOST}, None)
+    assert endings.finish(run, AttemptEnd(1, {"outcome": Outcome.LOST}), State.FAILED, "lost")
     assert completion.record_late_outcome(run, token, late)
     assert not completion.record_late_outcome(run, token, late), "the answer was lost"
     row = Statistics.objects.get(pk=run.job_id)
@@ -684,7 +694,7 @@ def test_lock_holder_waits_for_a_finish_without_blocking_it() -> None:
         asker.start()
         # Then it waits for the run. If it doesn't, this test passes without proving anything.
         asker.join(0.5)
-        assert endings.finish(holder, 1, State.SUCCEEDED, "", CLOSING, None)
+        assert endings.finish(holder, AttemptEnd(1, CLOSING), State.SUCCEEDED, "")
     asker.join(TIMEOUT)
     assert len(found) == 1
     assert found[0] is None or found == [holder], (
@@ -727,7 +737,9 @@ def test_ending_the_holder_and_the_woken_run_do_not_deadlock(
         waiting = make_run(job, "waiting", due_at=LATER)
         concurrently(
             [
-                lambda holder=holder: endings.finish(holder, 1, State.SUCCEEDED, "", CLOSING, None),
+                lambda holder=holder: endings.finish(
+                    holder, AttemptEnd(1, CLOSING), State.SUCCEEDED, ""
+                ),
                 lambda waiting=waiting: endings.end_unstarted(waiting, State.CANCELLED, ""),
             ],
             threading.Barrier(2),
@@ -746,5 +758,5 @@ def test_run_of_a_job_with_an_unknown_policy_ends_normally() -> None:
     queued = make_run(job, "queued")
     running = make_run(job, "running", slot=Slot.RUNNING)
     assert endings.end_unstarted(queued, State.MISSED, "no worker started it")
-    assert endings.finish(running, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    assert endings.finish(running, AttemptEnd(1, {"outcome": "succeeded"}), State.SUCCEEDED, "")
     assert (Statistics.objects.get().missed, Statistics.objects.get().succeeded) == (1, 1)

@@ -17,6 +17,7 @@ from django_dcron.models.job_states import EXHAUSTED
 from django_dcron.policies.lifecycle import FINAL, State
 from django_dcron.policies.slots import Slot, backfill_number
 from django_dcron.runs import endings, slot_queue, transitions
+from django_dcron.runs.endings import AttemptEnd
 from django_dcron.scheduler import backfill_release as module
 from django_dcron.scheduler.adoption import adopt
 from django_dcron.scheduler.backfill_release import release
@@ -60,7 +61,9 @@ def run_of(hour: int) -> Run:
 def end(run: Run) -> None:
     started = deliver(run)
     assert started
-    assert endings.finish(started, run.attempt, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    assert endings.finish(
+        started, AttemptEnd(run.attempt, {"outcome": "succeeded"}), State.SUCCEEDED, ""
+    )
 
 
 # --- order and limits ----------------------------------------------------------------------------
@@ -129,7 +132,7 @@ def test_earlier_occurrences_of_a_later_backfill_are_released_first(now: datetim
 def fail_with_retry_at(run: Run, until: datetime) -> None:
     started = deliver(run)
     assert started
-    endings.retry(started, 1, until, "again", {"outcome": "failed"}, None)
+    endings.retry(started, AttemptEnd(1, {"outcome": "failed"}), until, "again")
 
 
 def test_run_awaiting_retry_counts_towards_the_limit(settings: Settings, now: datetime) -> None:
@@ -233,7 +236,7 @@ def test_exclusive_job_releases_one_run_at_a_time(now: datetime, policy: str) ->
     job = backfilled(3, overlap_policy=policy)
     live = make_run(job, "running", slot=Slot.RUNNING)
     assert release(ALL, now) == 0
-    endings.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    endings.finish(live, AttemptEnd(1, {"outcome": "succeeded"}), State.SUCCEEDED, "")
     assert release(ALL, now) == 1
     assert hours() == [0]
 
@@ -285,7 +288,7 @@ def test_waiting_backfilled_runs_are_not_woken_by_rescue_or_finish(now: datetime
     job = backfilled(3, overlap_policy="queue_all")
     assert rescue(ALL, now, 15 * SECOND) == 0
     live = make_run(job, "running", slot=Slot.RUNNING)
-    endings.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    endings.finish(live, AttemptEnd(1, {"outcome": "succeeded"}), State.SUCCEEDED, "")
     assert not slot_queue.wake_next(job.pk)
     assert hours("waiting") == [0, 1, 2]
 
@@ -358,7 +361,7 @@ def test_backfilled_run_waits_again_if_the_slot_is_taken(now: datetime, policy: 
     assert (run.slot, run.slot_number) == (Slot.BACKFILL, backfill_number(T))
     assert f"({live.pk}) was unfinished: running" in run.reason
     assert reread(live).cancel_requested_at is None
-    endings.finish(live, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    endings.finish(live, AttemptEnd(1, {"outcome": "succeeded"}), State.SUCCEEDED, "")
     assert release(ALL, now) == 1
     assert hours() == [0], "it kept its place"
     assert deliver(run_of(0))
@@ -375,7 +378,7 @@ def test_live_run_waits_for_a_backfilled_run_and_runs_next(now: datetime, policy
     assert deliver(live) is None
     assert state_of(live) == "waiting"
     assert reread(started).cancel_requested_at is None
-    endings.finish(started, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    endings.finish(started, AttemptEnd(1, {"outcome": "succeeded"}), State.SUCCEEDED, "")
     assert (state_of(live), reread(live).slot) == ("pending", Slot.RUNNING)
     assert release(ALL, now) == 0, "the live run has the slot"
     assert deliver(reread(live))
@@ -409,7 +412,7 @@ def test_live_run_does_not_wait_for_retry_of_a_backfilled_run(now: datetime, pol
     assert started
     live = make_run(job, "queued")
     deliver(live)
-    endings.retry(started, 1, now, "again", {"outcome": "failed"}, None)
+    endings.retry(started, AttemptEnd(1, {"outcome": "failed"}), now, "again")
     assert (state_of(live), reread(live).slot, reread(started).slot) == (
         "pending",
         Slot.RUNNING,
@@ -419,7 +422,7 @@ def test_live_run_does_not_wait_for_retry_of_a_backfilled_run(now: datetime, pol
     assert (state_of(started), reread(started).attempt) == ("waiting", 2)
     again = deliver(reread(live))
     assert again
-    endings.finish(again, 1, State.SUCCEEDED, "", {"outcome": "succeeded"}, None)
+    endings.finish(again, AttemptEnd(1, {"outcome": "succeeded"}), State.SUCCEEDED, "")
     assert release(ALL, now) == 1
     assert hours() == [0]
     assert deliver(run_of(0))

@@ -25,6 +25,7 @@ from django_dcron.policies.lifecycle import Outcome, State
 from django_dcron.policies.outages import Outage
 from django_dcron.runs import endings
 from django_dcron.runs.completion import Ending
+from django_dcron.runs.endings import AttemptEnd
 from django_dcron.runs.incidents import group_failed_attempts
 from django_dcron.targets.shadow import NOT_EXECUTED, PREFIX
 from django_dcron.utils.time_format import format_site_time
@@ -56,14 +57,16 @@ def finish_run(job: Job, state: State = State.FAILED, message: str = "no more be
     run = make_run(job, "running")
     columns = {"outcome": state, "message": message}
     token = Attempt.objects.get(run=run).token
-    assert endings.finish(run, 1, state, message if state is State.FAILED else "", columns, token)
+    assert endings.finish(
+        run, AttemptEnd(1, columns, token), state, message if state is State.FAILED else ""
+    )
 
 
 def finish_shadow_run(job: Job) -> None:
     run = make_run(job, "running")
     token = Attempt.objects.get(run=run).token
     columns = {"outcome": State.SUCCEEDED}
-    assert endings.finish(run, 1, State.SUCCEEDED, NOT_EXECUTED, columns, token)
+    assert endings.finish(run, AttemptEnd(1, columns, token), State.SUCCEEDED, NOT_EXECUTED)
 
 
 def miss_runs(job: Job, number: int = 1) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-MAX_COUNTED = 10_000
+from django_dcron.policies.health.problems import MAX_COUNTED
+
+__all__ = ["MAX_COUNTED", "count_up_to"]
 
 
 def count_up_to(queryset: QuerySet[Any], limit: int = MAX_COUNTED) -> int:

@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from django_dcron.policies.misfire import LateOccurrences, Misfire, MisfirePolicy, PlannedRun
 from django_dcron.schedules.schedule import Schedule
 
-MAX_COUNTED = 1000
+MAX_LATE_COUNTED = 1000
 """The number of late occurrences counted one by one. Beyond it, the count is a lower bound, unless
 the schedule is an interval.
 """
@@ -107,7 +107,7 @@ class Timetable:
         previous = next_at
         if next_at < late_before:
             runs = misfire.catchup_limit if misfire.policy is MisfirePolicy.RUN_ALL else 0
-            late = self.late_occurrences(next_at, late_before, runs + MAX_COUNTED)
+            late = self.late_occurrences(next_at, late_before, runs + MAX_LATE_COUNTED)
             planned_runs, previous = misfire.plan_runs(late), late.newest
             occurrence = self.next_after(previous)
         while (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from django_dcron.policies.misfire import Misfire, MisfirePolicy
 from django_dcron.schedules import timetable as module
 from django_dcron.schedules.schedule import parse_schedule
-from django_dcron.schedules.timetable import END, MAX_COUNTED, ClaimPlan, Timetable
+from django_dcron.schedules.timetable import END, MAX_LATE_COUNTED, ClaimPlan, Timetable
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -101,9 +101,9 @@ def test_every_occurrence_is_accounted_for_exactly_once(
         if run.missed_before:
             assert run.missed_from is not None
             represented = [o for o in expected if run.missed_from <= o < run.scheduled_at]
-            assert len(represented) == run.missed_before or MAX_COUNTED <= run.missed_before < len(
+            assert len(
                 represented
-            )
+            ) == run.missed_before or MAX_LATE_COUNTED <= run.missed_before < len(represented)
             accounted += represented
         accounted.append(run.scheduled_at)
     assert accounted == expected
@@ -215,7 +215,7 @@ def test_count_of_a_huge_backlog_is_capped() -> None:
     )
     late, *on_time = plan.planned_runs
     assert late.scheduled_at == NOON + timedelta(days=3650) - SECOND
-    assert late.missed_before == MAX_COUNTED
+    assert late.missed_before == MAX_LATE_COUNTED
     assert late.missed_from == NOON
     assert [run.scheduled_at for run in on_time] == [NOON + timedelta(days=3650)]
 
@@ -242,14 +242,14 @@ def test_count_beyond_the_catchup_limit_is_capped(limit: int) -> None:
         misfire=Misfire(MisfirePolicy.RUN_ALL, GRACE, limit),
     )
     assert len(plan.planned_runs) == limit + 1
-    assert plan.planned_runs[-1].missed_before == MAX_COUNTED
+    assert plan.planned_runs[-1].missed_before == MAX_LATE_COUNTED
 
 
 def test_backlog_of_exactly_the_maximum_count_is_exact() -> None:
     timetable = Timetable(parse_schedule("* * * * * *"))
-    late = timetable.late_occurrences(NOON, NOON + MAX_COUNTED * SECOND, MAX_COUNTED)
-    assert (len(late.oldest), late.count) == (MAX_COUNTED, MAX_COUNTED)
-    assert late.newest == NOON + (MAX_COUNTED - 1) * SECOND
+    late = timetable.late_occurrences(NOON, NOON + MAX_LATE_COUNTED * SECOND, MAX_LATE_COUNTED)
+    assert (len(late.oldest), late.count) == (MAX_LATE_COUNTED, MAX_LATE_COUNTED)
+    assert late.newest == NOON + (MAX_LATE_COUNTED - 1) * SECOND
 
 
 def test_punctual_occurrences_are_claimed_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django_dcron import control
 from django_dcron.admin.actions import OTHER_ARGUMENTS, error_text
 from django_dcron.admin.display import change_url
+from django_dcron.admin.lists.confirmation import MAX_PROGRESS_COUNTED
 from django_dcron.admin.visibility import admin_scope, visible_node_cautions
 from django_dcron.diagnosis.bounded_count import count_up_to
 from django_dcron.diagnosis.start_caution import target_cautions
@@ -43,7 +44,6 @@ NUMBERS = ("after", "until", "created", "total")
 """The hidden fields that the page submits for the next batch."""
 LARGEST = 2**63 - 1
 """The largest primary key."""
-MAX_COUNTED = 100_000
 
 
 def rerun_view(model_admin: IncidentAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -129,22 +129,22 @@ def _rerun_for(
 
 
 def _count_failed(incident: Incident, until: int) -> int:
-    """Return the number of failed attempts, up to ``MAX_COUNTED``."""
+    """Return the number of failed attempts, up to ``MAX_PROGRESS_COUNTED``."""
     attempts = Attempt.objects.filter(incident=incident.pk, pk__lte=until)
-    return count_up_to(attempts, MAX_COUNTED)
+    return count_up_to(attempts, MAX_PROGRESS_COUNTED)
 
 
 def _count_runs(incident: Incident, until: int, runs: RunQuerySet) -> int:
     """Return the number of failed runs among ``runs`` whose last attempt belongs to the incident.
 
-    Only the latest ``MAX_COUNTED`` attempts are read.
+    Only the latest ``MAX_PROGRESS_COUNTED`` attempts are read.
     """
     if incident.last_attempt is None:
         return len(failed_without_attempt(incident, runs))
     attempts = Attempt.objects.filter(incident=incident.pk, pk__lte=until).order_by("-pk")
     failed = runs.filter(pk=OuterRef("run"), state=State.FAILED, attempt=OuterRef("number"))
     has_failed = Case(When(Exists(failed), then=1))
-    latest = attempts.annotate(has_failed=has_failed).values("has_failed")[:MAX_COUNTED]
+    latest = attempts.annotate(has_failed=has_failed).values("has_failed")[:MAX_PROGRESS_COUNTED]
     found: dict[str, int] = latest.aggregate(runs=Count("has_failed"))
     return found["runs"]
 
@@ -173,7 +173,7 @@ def _page(
         "numbers": numbers,
         "is_running": is_running,
         "runs": None if is_running else _count_runs(incident, numbers["until"], runs),
-        "done": count_up_to(done, MAX_COUNTED) if is_running else 0,
+        "done": count_up_to(done, MAX_PROGRESS_COUNTED) if is_running else 0,
         "is_paused": incident.job.is_paused,
         "node_cautions": visible_node_cautions(incident.job, request, site),
         "cautions": () if is_running else target_cautions(incident.job.target),

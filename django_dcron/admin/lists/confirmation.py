@@ -37,7 +37,8 @@ CONFIRMED = "confirmed"
 FILTERS = "list_filters"
 """The form field with the list's query string, for the redirect after the action."""
 MAX_SHOWN = 20
-MAX_COUNTED = 100_000
+MAX_PROGRESS_COUNTED = 100_000
+"""The rows of an action on all matching rows are counted up to this number, for the progress."""
 SELECT_ACROSS = "select_across"
 UNTIL, AFTER = "all_until", "all_after"
 DONE, CHANGED, TOTAL = "all_done", "all_changed", "all_total"
@@ -188,7 +189,7 @@ def _page(
     numbers = {}
     if takes_all:
         last = rows.order_by("-pk").first()
-        numbers = {UNTIL: last.pk if last else "", TOTAL: count_up_to(rows, MAX_COUNTED)}
+        numbers = {UNTIL: last.pk if last else "", TOTAL: count_up_to(rows, MAX_PROGRESS_COUNTED)}
     filters = request.POST.get(FILTERS, request.GET.urlencode())
     name = model_ngettext(model_admin.opts, len(selected))
     context = {

@@ -14,7 +14,7 @@ from itertools import accumulate, islice
 from typing import NamedTuple
 
 from django_dcron.policies.lifecycle import Trigger
-from django_dcron.schedules.timetable import MAX_COUNTED, MICROSECOND, Timetable
+from django_dcron.schedules.timetable import MAX_LATE_COUNTED, MICROSECOND, Timetable
 
 
 class RunColumns(NamedTuple):
@@ -124,10 +124,10 @@ def _is_missed_count_right(row: RunColumns, timetable: Timetable) -> bool:
     """Return whether the row counts the schedule's occurrences before it since ``missed_from``."""
     if row.missed_from is None or row.missed_from >= row.scheduled_at:
         return False
-    if row.missed_before >= MAX_COUNTED - 1:
+    if row.missed_before >= MAX_LATE_COUNTED - 1:
         return True  # The count is a lower bound.
     interval = timetable.schedule.interval
     if interval is not None:
         return row.scheduled_at - row.missed_from == row.missed_before * interval
-    between = timetable.schedule.occurrences(row.missed_from, row.scheduled_at, MAX_COUNTED)
+    between = timetable.schedule.occurrences(row.missed_from, row.scheduled_at, MAX_LATE_COUNTED)
     return sum(1 for _ in between) == row.missed_before

@@ -24,7 +24,7 @@ from django_dcron.policies.lifecycle import FINAL, UNFINISHED, State, Trigger
 from django_dcron.policies.slots import Slot
 from django_dcron.utils.counts import number_of
 
-MAX_COUNTED = 10_000
+MAX_FINDINGS = 10_000
 """The maximum number of findings per problem; the exact number beyond it doesn't matter."""
 
 COLUMNS = (
@@ -70,7 +70,7 @@ def examine_unfinished_runs(window: Window, findings: Findings, verdict: Verdict
         if code is Code.RUN_STUCK and verdict.facts.may_still_rescue:
             continue
         severity = severities.get(Problem.WORKERS_BEHIND) if code is Code.RUN_UNDELIVERED else None
-        oldest = runs.select_related("job").only(*COLUMNS).order_by("due_at")[:MAX_COUNTED]
+        oldest = runs.select_related("job").only(*COLUMNS).order_by("due_at")[:MAX_FINDINGS]
         for run in oldest:
             subject = run_subject(run.pk, run.job.namespace, run.job.name, run.scheduled_at)
             fact, advice = texts_of(run)

@@ -12,7 +12,7 @@ from django_dcron.utils.messages import Language, LocalizedNumber, TranslatableT
 from django_dcron.utils.messages import gettext_noop as _
 
 MAX_COUNTED = 10_000
-"""Larger numbers are reported as "more than"."""
+"""Rows are counted up to this number. Larger numbers are reported as "more than"."""
 
 
 class Severity(StrEnum):

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from django_dcron.admin.display import badge, link, state_badge
 from django_dcron.diagnosis.chain_graph import ChainGraph, ChainStep
-from django_dcron.diagnosis.job_list import statistics_of
+from django_dcron.diagnosis.job_state import statistics_of
 
 
 def _condition(outcome: str) -> SafeString:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from django.db.models import Case, Count, F, Max, Sum, When
 
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_filters.selection import JobSelection
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
-from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet

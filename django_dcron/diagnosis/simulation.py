@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import nlargest
 
+from django_dcron.diagnosis.job_filters.selection import JobSelection
 from django_dcron.diagnosis.load import groups_of, in_every_minute, scheduled_jobs
-from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.schedules.crowding import CrowdedMinute, TimetableGroup, crowded_minutes_of
 from django_dcron.schedules.load import MINUTE, RealHours, RealMinute
 

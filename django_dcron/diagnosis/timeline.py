@@ -31,13 +31,13 @@ from django.db.models import CharField, Count, Func, Max, Min, OuterRef, Subquer
 from django.db.models.functions import Cast
 
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_filters.selection import JobSelection
 from django_dcron.diagnosis.overdue import overdue_cursors, takeover_time
 from django_dcron.diagnosis.run_durations import (
     ENDED_BEFORE_NEXT_ATTEMPT,
     ended_before_next_attempt,
 )
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
-from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.placement import timetable_of
 from django_dcron.models import Cursor, Job, Run

@@ -20,7 +20,7 @@ from django_dcron.admin.jobs.page import job_state_badges
 from django_dcron.admin.lists import filters, time_filter
 from django_dcron.admin.lists.time_filter import ATTEMPTS_SEARCHED
 from django_dcron.db.now import database_now
-from django_dcron.diagnosis import tags
+from django_dcron.diagnosis.job_filters import tags
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Attempt, Cursor, Job, Node, Run, Statistics
 from tests.admin.conftest import NOON, list_url, make_attempt, make_job, make_run

@@ -13,7 +13,7 @@ from django.utils.timezone import now
 from django_dcron import control
 from django_dcron.admin.dashboard.timeline import SYMBOLS
 from django_dcron.admin.jobs.list_row import HEIGHTS
-from django_dcron.diagnosis.job_list import next_run_of
+from django_dcron.diagnosis.job_state import next_run_of
 from django_dcron.diagnosis.recent_runs import LATEST, recent_runs
 from django_dcron.diagnosis.scope import EVERYTHING
 from django_dcron.jobs.cursors import disable_exhausted

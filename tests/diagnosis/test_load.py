@@ -9,8 +9,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
+from django_dcron.diagnosis.job_filters.selection import JobSelection
 from django_dcron.diagnosis.load import Load, planned_load
-from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.models import Cursor, Job
 from tests.factories import make_job
 

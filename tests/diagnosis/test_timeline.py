@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_dcron import control
-from django_dcron.diagnosis.selection import JobSelection
+from django_dcron.diagnosis.job_filters.selection import JobSelection
 from django_dcron.diagnosis.timeline import LANES, Lane, OccurrenceStretch, RunStretch, timeline
 from django_dcron.models import Cursor, Job, Run
 from tests.factories import make_idle_job, make_job

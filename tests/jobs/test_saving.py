@@ -18,8 +18,8 @@ from django.utils import translation
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis.figures import job_figures
-from django_dcron.diagnosis.job_list import JobCondition, JobFilter, job_state
-from django_dcron.diagnosis.job_list import jobs as jobs_matching
+from django_dcron.diagnosis.job_filters.job_filter import JobCondition, JobFilter, jobs_matching
+from django_dcron.diagnosis.job_state import job_state
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.diagnosis.system_health import read_facts
 from django_dcron.exceptions import Conflict, InvalidSchedule, InvalidValue, NotPossible

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from django_dcron import control
-from django_dcron.diagnosis.selection import JobSelection
+from django_dcron.diagnosis.job_filters.selection import JobSelection
 from django_dcron.diagnosis.simulation import LONGEST, Simulation, simulate
 from django_dcron.jobs import placement
 from django_dcron.models import Cursor, Job

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 from django_dcron.admin.display import may_view
 from django_dcron.admin.visibility import admin_scope
-from django_dcron.diagnosis.selection import JobSelection
+from django_dcron.diagnosis.job_filters.selection import JobSelection
 from django_dcron.models import Job
 
 NAMESPACES_LISTED = 50

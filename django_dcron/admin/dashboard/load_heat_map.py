@@ -29,8 +29,8 @@ from django.utils.translation import ngettext
 
 from django_dcron.admin.dashboard.viewer import Viewer
 from django_dcron.admin.display import list_url
+from django_dcron.diagnosis.job_filters.selection import JobSelection
 from django_dcron.diagnosis.load import DAYS, Load, planned_load
-from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.models import Job
 from django_dcron.schedules.crowding import CrowdedMinute
 

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from django_dcron.admin.display import duration_or_empty
-from django_dcron.diagnosis.job_list import problem_of
+from django_dcron.diagnosis.job_state import problem_of
 from django_dcron.diagnosis.timeline import (
     JOBS_COUNTED,
     Lane,

@@ -28,8 +28,8 @@ from django_dcron.admin.display import may_view
 from django_dcron.admin.visibility import admin_scope
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
+from django_dcron.diagnosis.job_filters.selection import JobSelection
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.diagnosis.selection import JobSelection
 from django_dcron.models import Attempt, Incident, Job, Node, Run
 
 SHOWN: tuple[type[Model], ...] = (Job, Run, Attempt, Node, Incident)

@@ -77,7 +77,7 @@ from django_dcron.admin.object_action import Button
 from django_dcron.admin.row_input import RowInputs
 from django_dcron.admin.visibility import admin_scope, without_deleted_jobs
 from django_dcron.db import clock
-from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of
+from django_dcron.diagnosis.job_state import next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.jobs import sync
 from django_dcron.jobs.representation import JOB_FIELDS, DocumentField

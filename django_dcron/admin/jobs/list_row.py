@@ -37,7 +37,7 @@ from django_dcron.admin.display import (
 from django_dcron.admin.freeze import freeze_of_next_run
 from django_dcron.admin.jobs import backfill_page, why
 from django_dcron.admin.visibility import admin_scope
-from django_dcron.diagnosis.job_list import next_run_of
+from django_dcron.diagnosis.job_state import next_run_of
 from django_dcron.diagnosis.recent_runs import RecentRuns, recent_runs
 from django_dcron.models import Job, Run
 from django_dcron.models.run import STATE_LABELS

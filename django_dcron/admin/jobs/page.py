@@ -36,7 +36,7 @@ from django_dcron.admin.jobs.upcoming_months import UpcomingMonths, months_for
 from django_dcron.admin.visibility import admin_scope, visible_nodes
 from django_dcron.diagnosis import chains, cluster, job_status
 from django_dcron.diagnosis.chain_graph import chain_of_job
-from django_dcron.diagnosis.job_list import is_failing, next_run_of, problem_of, statistics_of
+from django_dcron.diagnosis.job_state import is_failing, next_run_of, problem_of, statistics_of
 from django_dcron.diagnosis.lookahead import describe_schedule_of, only_follows, translate_problem
 from django_dcron.diagnosis.run_durations import first_start_delay, total_duration
 from django_dcron.diagnosis.run_history import first_attempts

@@ -32,8 +32,8 @@ from django_dcron.admin.lists.filters import (
     TagFilter,
 )
 from django_dcron.admin.visibility import admin_scope
+from django_dcron.diagnosis.job_filters.tags import count_tags
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.diagnosis.tags import count_tags
 from django_dcron.models import Job
 
 Counts = Mapping[Any, int]

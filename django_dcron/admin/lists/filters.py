@@ -30,12 +30,12 @@ from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.figures import latest_attempts
-from django_dcron.diagnosis.job_list import JobCondition, query_of
-from django_dcron.diagnosis.job_queues import condition_of_queues, queues_in_use
-from django_dcron.diagnosis.job_source import ADMIN, CODE, jobs_from_source
+from django_dcron.diagnosis.job_filters.job_filter import JobCondition, query_of
+from django_dcron.diagnosis.job_filters.queues import condition_of_queues, queues_in_use
+from django_dcron.diagnosis.job_filters.source import ADMIN, CODE, jobs_from_source
+from django_dcron.diagnosis.job_filters.tags import jobs_with_tag, tags_in_use
 from django_dcron.diagnosis.overdue import overdue_cursors
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.diagnosis.tags import jobs_with_tag, tags_in_use
 from django_dcron.models import Attempt, Cursor, Job, Node, Run
 from django_dcron.models.run import STATE_LABELS
 from django_dcron.policies.lifecycle import FINAL

@@ -38,7 +38,7 @@ from django_dcron.diagnosis.doctor.window import (
     format_times,
     job_subject,
 )
-from django_dcron.diagnosis.job_list import cursor_of
+from django_dcron.diagnosis.job_state import cursor_of
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.placement import matches_definition, timetable_of
 from django_dcron.models import Cursor, Job, Run, Statistics

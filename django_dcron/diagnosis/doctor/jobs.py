@@ -15,7 +15,7 @@ from django_dcron.diagnosis.job_arguments import (
     advice_on_arguments,
     unknown_target_problem,
 )
-from django_dcron.diagnosis.job_list import cursor_of, problem_of
+from django_dcron.diagnosis.job_state import cursor_of, problem_of
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs.placement import matches_definition, runs_without_schedule, timetable_of

@@ -12,7 +12,7 @@ from django_dcron.conf import settings
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.bounded_count import MAX_COUNTED
 from django_dcron.diagnosis.cluster import how_to_start_node, leaders_of
-from django_dcron.diagnosis.job_queues import jobs_in_queues
+from django_dcron.diagnosis.job_filters.queues import jobs_in_queues
 from django_dcron.diagnosis.misfire_effect import misfire_effect, start_deadline_effect
 from django_dcron.diagnosis.overdue import executing_runs
 from django_dcron.diagnosis.system_health import read_facts

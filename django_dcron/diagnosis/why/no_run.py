@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext as _
 
 from django_dcron.diagnosis.job_arguments import ArgumentsChecker, unknown_target_problem
-from django_dcron.diagnosis.job_list import problem_of
+from django_dcron.diagnosis.job_state import problem_of
 from django_dcron.diagnosis.lookahead import translate_problem
 from django_dcron.diagnosis.why.cluster_sentences import (
     after_claim,

@@ -16,7 +16,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_dcron.diagnosis.job_list import jobs
+from django_dcron.diagnosis.job_filters.job_filter import jobs_matching
 from django_dcron.jobs import portable
 from django_dcron.jobs.portable import DocumentSyntax
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -79,7 +79,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 
 def _chosen(options: dict[str, Any]) -> list[Job]:
     if not options["jobs"]:
-        return list(jobs(filter_of(options)))
+        return list(jobs_matching(filter_of(options)))
     for name in FILTERS:
         if options[name]:
             raise usage_error(f"Job names can't be combined with --{name}.")

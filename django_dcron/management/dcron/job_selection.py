@@ -12,15 +12,9 @@ from django.core.management.base import CommandParser
 from django.db.models import Model
 from django.utils.timezone import get_current_timezone_name
 
-from django_dcron.diagnosis.job_list import (
-    JobCondition,
-    JobFilter,
-    JobState,
-    job_state,
-    jobs,
-    status_of,
-)
-from django_dcron.diagnosis.job_source import ADMIN, CODE
+from django_dcron.diagnosis.job_filters.job_filter import JobCondition, JobFilter, jobs_matching
+from django_dcron.diagnosis.job_filters.source import ADMIN, CODE
+from django_dcron.diagnosis.job_state import JobState, job_state, status_of
 from django_dcron.jobs.action_texts import paused_for
 from django_dcron.jobs.representation import summary_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
@@ -185,7 +179,7 @@ def select(
             f"--source, {', '.join(['--queue', *own])} or --all."
         )
     named: list[T] = []
-    rows: list[T | Job] = [] if names else list(jobs(filters))
+    rows: list[T | Job] = [] if names else list(jobs_matching(filters))
     for name in names:
         if is_pattern(name):
             rows += _matching(name, filters)
@@ -226,7 +220,7 @@ def is_pattern(text: str) -> bool:
 def _matching(pattern: str, filters: JobFilter, *, typed: str = "") -> list[Job]:
     """Return the jobs that match, or fail if no job does. ``typed`` is named by the error."""
     namespace = "" if "/" in pattern else filters.namespace
-    if not jobs(JobFilter(pattern=pattern, namespace=namespace)).exists():
+    if not jobs_matching(JobFilter(pattern=pattern, namespace=namespace)).exists():
         if "/" in pattern:
             place = elsewhere = ""
         else:
@@ -236,7 +230,7 @@ def _matching(pattern: str, filters: JobFilter, *, typed: str = "") -> list[Job]
             f"No job matches {(typed or pattern)!r}{place}.{elsewhere} "
             "To list all jobs: manage.py dcron list"
         )
-    return list(jobs(replace(filters, pattern=pattern)))
+    return list(jobs_matching(replace(filters, pattern=pattern)))
 
 
 def state_cell(job: Job, *, with_pause: bool = False) -> StyledText:

@@ -19,7 +19,8 @@ from django.utils import timezone
 from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.job_list import jobs, next_run_of, statistics_of
+from django_dcron.diagnosis.job_filters.job_filter import jobs_matching
+from django_dcron.diagnosis.job_state import next_run_of, statistics_of
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.management.dcron.freezes import time_until_text, warn_of_freezes
 from django_dcron.management.dcron.job_selection import (
@@ -81,7 +82,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run(command: BaseCommand, options: dict[str, Any]) -> None:
     out, limit = Output(command, options), options["limit"]
-    now, chosen = database_now(alias_for(Job)), jobs(filter_of(options))
+    now, chosen = database_now(alias_for(Job)), jobs_matching(filter_of(options))
     if options["sort"] == NEXT:
         # The cursor is ahead of claimed occurrences, so the database can't sort by the next run.
         found = nsmallest(limit, chosen, key=lambda job: _next_run_key(job, now))

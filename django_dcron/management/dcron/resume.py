@@ -13,7 +13,7 @@ from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_arguments import unknown_target_problem
-from django_dcron.diagnosis.job_list import next_run_of
+from django_dcron.diagnosis.job_state import next_run_of
 from django_dcron.diagnosis.start_caution import handover_cautions, twin_cautions
 from django_dcron.jobs.bulk_skips import why_not_resumed
 from django_dcron.jobs.sync import is_no_longer_declared

@@ -24,7 +24,7 @@ from django_dcron.diagnosis.job_arguments import (
     advice_on_arguments,
     unknown_target_problem,
 )
-from django_dcron.diagnosis.job_list import next_run_of, problem_of, statistics_of, status_of
+from django_dcron.diagnosis.job_state import next_run_of, problem_of, statistics_of, status_of
 from django_dcron.diagnosis.lookahead import Lookahead, look_ahead
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.exceptions import InvalidSchedule

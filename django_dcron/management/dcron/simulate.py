@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.selection import JobSelection
+from django_dcron.diagnosis.job_filters.selection import JobSelection
 from django_dcron.diagnosis.simulation import LONGEST, FullMinute, Simulation, simulate
 from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.exits import usage_error

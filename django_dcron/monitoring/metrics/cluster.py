@@ -31,7 +31,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
 from django_dcron.diagnosis.bounded_count import MAX_COUNTED, count_up_to
-from django_dcron.diagnosis.job_list import JobState
+from django_dcron.diagnosis.job_state import JobState
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.models import Cursor, Freeze, Job, Node, Run

@@ -8,10 +8,10 @@ from rest_framework import serializers
 
 from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.pagination import PageOrder, PageQuery
-from django_dcron.diagnosis.job_list import JobCondition, query_of
-from django_dcron.diagnosis.job_queues import jobs_in_queues
+from django_dcron.diagnosis.job_filters.job_filter import JobCondition, query_of
+from django_dcron.diagnosis.job_filters.queues import jobs_in_queues
+from django_dcron.diagnosis.job_filters.tags import jobs_with_tag
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.diagnosis.tags import jobs_with_tag
 from django_dcron.jobs.representation import CONFIDENTIAL
 from django_dcron.models.job import JobQuerySet
 

@@ -25,8 +25,7 @@ from django_dcron.contrib.rest.base_serializers import StrictSerializer
 from django_dcron.contrib.rest.jobs.bulk import MAX_JOBS
 from django_dcron.contrib.rest.jobs.listing import QUEUE_HELP
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
-from django_dcron.diagnosis.job_list import JobCondition, JobFilter
-from django_dcron.diagnosis.job_list import jobs as jobs_matching
+from django_dcron.diagnosis.job_filters.job_filter import JobCondition, JobFilter, jobs_matching
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.models import Job
 from django_dcron.models.job import JobQuerySet

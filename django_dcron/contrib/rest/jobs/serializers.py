@@ -25,7 +25,7 @@ from django_dcron.contrib.rest.pagination import NextPage
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
-from django_dcron.diagnosis.job_list import JobState, status_of
+from django_dcron.diagnosis.job_state import JobState, status_of
 from django_dcron.jobs.action_texts import LONGEST_REASON
 from django_dcron.jobs.placement import is_retimed
 from django_dcron.jobs.representation import CONFIDENTIAL, JOB_FIELDS

@@ -12,7 +12,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import job_status
 from django_dcron.diagnosis.figures import SuccessRate
-from django_dcron.diagnosis.job_list import status_of
+from django_dcron.diagnosis.job_state import status_of
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.models import Job, Statistics
 from django_dcron.policies.lifecycle import FINAL

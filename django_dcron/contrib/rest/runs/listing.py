@@ -20,8 +20,8 @@ from django_dcron.contrib.rest import fields
 from django_dcron.contrib.rest.pagination import PageOrder, PageQuery
 from django_dcron.contrib.rest.runs.serializers import list_runs
 from django_dcron.contrib.rest.viewsets import LARGEST_KEY
+from django_dcron.diagnosis.job_filters.tags import jobs_with_tag
 from django_dcron.diagnosis.scope import Scope
-from django_dcron.diagnosis.tags import jobs_with_tag
 from django_dcron.models import Job, Run
 from django_dcron.models.run import SHOWN_TRIGGER
 from django_dcron.policies.lifecycle import State, Trigger

@@ -5,8 +5,9 @@ import re
 import pytest
 from django.test import Client
 
-from django_dcron.diagnosis import job_list
-from django_dcron.diagnosis.job_list import JobFilter, is_failing
+from django_dcron.diagnosis.job_filters import job_filter
+from django_dcron.diagnosis.job_filters.job_filter import JobFilter
+from django_dcron.diagnosis.job_state import is_failing
 from django_dcron.jobs.cursors import disable_exhausted
 from django_dcron.models import Cursor, Job
 from django_dcron.models.statistics import count_ended_runs
@@ -61,6 +62,6 @@ def test_question_mark_matches_one_character(pattern: str, expected: set[str]) -
     names = {"nächtlich", "täglich"}
     for name in names:
         make_idle_job(name=name)
-    assert {job.name for job in job_list.jobs(JobFilter(pattern=pattern))} == expected
-    of_bytes = job_list._regex(pattern, "mysql").encode()
+    assert {job.name for job in job_filter.jobs_matching(JobFilter(pattern=pattern))} == expected
+    of_bytes = job_filter._regex(pattern, "mysql").encode()
     assert {name for name in names if re.search(of_bytes, name.encode())} == expected

@@ -1,0 +1,1 @@
+"""Filter jobs, for the admin, the REST API and the command line."""

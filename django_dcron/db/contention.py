@@ -9,14 +9,14 @@ from typing import TypeVar
 
 from django.db import OperationalError, connections
 
-from django_dcron.db.errors import UNAVAILABLE, in_one_line
+from django_dcron.db.errors import UNAVAILABLE, code_of, in_one_line
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-CONTENTION_STATES = frozenset({"40001", "40P01", "55P03"})
-"""PostgreSQL's SQLSTATEs: serialization failure, deadlock, lock not available."""
-CONTENTION_NUMBERS = frozenset({1020, 1205, 1213})
-"""MariaDB's error numbers: record changed since last read, lock wait timeout, deadlock."""
+CONTENTION_CODES = frozenset[str | int]({"40001", "40P01", "55P03", 1020, 1205, 1213})
+"""PostgreSQL: serialization failure, deadlock, lock not available. MariaDB: record changed since
+last read, lock wait timeout, deadlock.
+"""
 CONTENTION_TEXTS = (
     "database is locked",
     "table is locked",
@@ -39,11 +39,8 @@ def is_contention(error: BaseException) -> bool:
     """
     if not isinstance(error, OperationalError):
         return False
-    cause = error.__cause__  # the driver's error
-    if state := getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None):
-        return state in CONTENTION_STATES
-    if error.args and isinstance(error.args[0], int):
-        return error.args[0] in CONTENTION_NUMBERS
+    if (code := code_of(error)) is not None:
+        return code in CONTENTION_CODES
     return any(text in str(error).lower() for text in CONTENTION_TEXTS)
 
 

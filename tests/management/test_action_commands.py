@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
-from django.db import DatabaseError, OperationalError, connection
+from django.db import DatabaseError, OperationalError, ProgrammingError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils.translation import override
 from pytest_django import Settings
@@ -2063,6 +2063,31 @@ def test_missing_table_leads_to_migrate(error: str, is_missing: bool) -> None:
 )
 def test_remedy_follows_from_the_message_of_the_database(error: str, remedy: str) -> None:
     assert remedy in with_remedy(DatabaseError(error))
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (1054, "manage.py migrate"),
+        (1146, "manage.py migrate"),
+        (1792, "writable"),
+        (1114, "Free space"),
+        (1040, "connection limit"),
+        (1213, "Try again"),
+        (1045, "settings are correct"),
+    ],
+)
+def test_remedy_does_not_depend_on_the_language_of_mariadb(number: int, remedy: str) -> None:
+    assert remedy in with_remedy(OperationalError(number, "Ein Fehler ist aufgetreten"))
+
+
+@pytest.mark.postgresql
+def test_remedy_does_not_depend_on_the_language_of_postgresql() -> None:
+    with pytest.raises(ProgrammingError) as caught:
+        Job.objects.extra(where=["nothing = 1"]).exists()
+    translated = ProgrammingError("Spalte »nothing« existiert nicht")
+    translated.__cause__ = caught.value.__cause__
+    assert "manage.py migrate" in with_remedy(translated)
 
 
 def test_nodes_without_heartbeats_in_a_read_only_database_may_run(

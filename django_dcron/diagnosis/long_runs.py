@@ -64,7 +64,11 @@ def find_long_runs(runs: RunQuerySet, now: datetime) -> tuple[LongRun, ...]:
     examined = list(running[:LONG_RUNS_EXAMINED])
     timeouts = recorded_timeouts(examined)
     usual = {job: usual_durations(job) for job in {run.job_id for run in examined}}
-    unlimited = [run for run in examined if run.pk not in timeouts and not usual[run.job_id]]
+    unlimited = [
+        run
+        for run in examined
+        if run.pk in timeouts and timeouts[run.pk] is None and not usual[run.job_id]
+    ]
     blocking = _blocking(unlimited)
     found = []
     for run in examined:
@@ -94,20 +98,19 @@ def _blocking(running: Sequence[Run]) -> set[UUID]:
     return set(runs.filter(Exists(blocked), pk__in=exclusive).values_list("pk", flat=True))
 
 
-def recorded_timeouts(runs: Sequence[Run]) -> dict[UUID, timedelta]:
-    """Return the timeout of each run's current attempt, by the run's key.
+def recorded_timeouts(runs: Sequence[Run]) -> dict[UUID, timedelta | None]:
+    """Return the timeout of each run's current attempt by the run's key; None if it has none.
 
     The job may have been edited since the attempt started, so its recorded definition counts. Runs
-    without a timeout, or without a recorded definition, are left out.
+    without a recorded definition are left out.
     """
     attempts = Attempt.objects.using(alias_for(Attempt)).order_by()
     attempts = attempts.filter(run__in=[run.pk for run in runs], number=F("run__attempt"))
-    texts = {
-        run: content["timeout"]
+    return {
+        run: parse_duration_text(content["timeout"]) if content.get("timeout") else None
         for run, content in attempts.values_list("run", "definition__content")
-        if content and content.get("timeout")
+        if content
     }
-    return {run: timeout for run, text in texts.items() if (timeout := parse_duration_text(text))}
 
 
 def usual_durations(job_id: int) -> UsualDurations | None:

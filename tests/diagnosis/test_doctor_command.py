@@ -21,6 +21,7 @@ from django_dcron.management.dcron import doctor
 from django_dcron.models import Attempt, Cursor, Job, Node, Run
 from tests.diagnosis.conftest import MINUTE, System
 from tests.factories import make_idle_job, make_run
+from tests.management import calling
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "doctor.md").read_text()
 
@@ -57,6 +58,18 @@ def test_difference_between_occurrences_and_runs_and_jobs_is_explained(system: S
     shown = "1 of 2 jobs (5 occurrences, 3 runs, 2 missed occurrences counted by later runs)"
     assert shown in output
     assert "note: The schedules of 1 job weren't checked. " in output
+    missed = "note: 2 occurrences were missed in this period (2 of them counted by later runs)."
+    assert missed in output.splitlines(), "no run is missed, so there is none to list"
+
+
+def test_note_on_missed_runs_has_the_command_that_lists_them(system: System) -> None:
+    Run.objects.filter(scheduled_at=system.latest).update(
+        state="missed", started_at=None, heartbeat_at=None
+    )
+    note = next(line for line in call()[1].splitlines() if "missed in this period" in line)
+    assert note.startswith("note: 1 occurrence was missed in this period. To list these runs: ")
+    command = note.partition("manage.py dcron ")[2].split()
+    assert len(calling.call(*command, "--json").json["runs"]) == 1
 
 
 def test_doctor_that_checked_no_schedule_says_so(system: System) -> None:

@@ -645,6 +645,16 @@ def test_run_without_timeout_and_history_that_blocks_another_is_overlong(
         assert problems() == set(), "backfilled runs and runs with a limit wait for others"
 
 
+def test_run_whose_timeout_is_unknown_is_not_said_to_have_none(job: Job, now: datetime) -> None:
+    make_node()
+    Job.objects.filter(pk=job.pk).update(timeout=HOUR)
+    run = make_started_run(job, now - 15 * MINUTE, "running")
+    make_run(job, "skipped", scheduled_at=now - MINUTE, due_at=now - MINUTE)
+    assert problems() == {Problem.RUN_OVERLONG}, "the run's definition had no timeout"
+    run.attempts.update(definition=None)
+    assert problems() == set()
+
+
 def test_usual_durations_decide_whether_a_run_that_blocks_others_is_overlong(
     job: Job, now: datetime
 ) -> None:

@@ -17,6 +17,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import DatabaseError, OperationalError, ProgrammingError, connection
+from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 from django.utils.translation import override
 from pytest_django import Settings
@@ -1221,6 +1222,23 @@ def test_run_without_waiting_warns_on_stderr_if_no_node_serves_it(
     assert capsys.readouterr().err == ""
 
 
+def test_warning_about_a_missing_node_concerns_each_namespace(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker has the first run, but the run of the other namespace waits for a node."""
+    make_idle_job(name="ping")
+    make_idle_job(name="pong", namespace="shop")
+    monkeypatch.setattr(
+        run_command, "node_cautions", lambda job, live: set_queued(job) or ["No node."]
+    )
+
+    def set_queued(job: Job) -> None:
+        Run.objects.filter(job__name="ping").update(state="queued")
+
+    assert call("run", "ping", "shop/pong", "--no-wait")[0] == 0
+    assert capsys.readouterr().err.count("No node.") == 1
+
+
 def test_run_without_waiting_says_what_the_overlap_policy_does_to_it() -> None:
     busy, _idle = (make_idle_job(name=name, overlap_policy="skip") for name in ("busy", "idle"))
     make_run(busy, "running", slot="running", trigger="manual", idempotency_key="k")
@@ -2109,7 +2127,11 @@ def test_nodes_are_listed_even_if_the_table_of_runs_is_locked(
     monkeypatch.setattr(session_limits, "READ_LOCK_TIMEOUT", timedelta(milliseconds=100))
     with keeping_open(lock_runs):
         code, output, _ = calling.call("nodes")
-    assert (code, "If you stop a" in output, END_LOCK in output) == (0, True, True)
+        assert (code, "If you stop a" in output, END_LOCK in output) == (0, True, True)
+        Node.objects.update(heartbeat_at=F("heartbeat_at") - timedelta(hours=1))
+        code, output, error = calling.call("nodes")
+        assert (code, "expired" in output, END_LOCK in output) == (1, True, True)
+        assert "No node is live, so no jobs will start." in error
 
 
 @pytest.mark.postgresql

@@ -147,11 +147,17 @@ class Report:
                 if self.examined.skipped
                 else ""
             )
-            yield (
-                f"{number_of(missed, 'occurrence was', 'occurrences were')} missed in this "
-                f"period{later}{skipped}. To list these runs: manage.py dcron history --state "
-                "missed --state skipped"
+            at_least = "At least " if self.examined.more else ""
+            text = (
+                f"{at_least}{number_of(missed, 'occurrence was', 'occurrences were')} missed in "
+                f"this period{later}{skipped}."
             )
+            if self.examined.missed or self.examined.skipped:
+                text += (
+                    " To list these runs: manage.py dcron history --state missed --state skipped "
+                    f"--since {to_json(self.window.since)}"
+                )
+            yield text
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from django_dcron import targets
@@ -73,7 +74,7 @@ def print_missing_settings(
         out.line(f"DCRON_QUEUES = {names!r}")
         if settings.DISPATCHER == "celery":
             queues = ",".join(name for name in names if not {*name} & PATTERN_CHARACTERS)
-            out.line(f"Start a Celery worker that serves all of them: -Q {queues}")
+            out.line(f"Start a Celery worker that serves all of them: -Q {shlex.quote(queues)}")
 
 
 def _allowed_commands(added: Mapping[str, list[str]]) -> dict[str, list[str] | str]:

@@ -41,7 +41,7 @@ from django_dcron.management.dcron.output import (
     seconds,
 )
 from django_dcron.models import Job, Node
-from django_dcron.policies.health.problems import Problem
+from django_dcron.policies.health.problems import Issue, Problem
 from django_dcron.utils import time_format
 
 HELP = (
@@ -95,12 +95,18 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         out.table(columns, (list(_cells(node)) for node in found))
         for text in _stop_texts(found, cluster.nodes() if options["namespace"] else found):
             out.line(text)
-        for text in _explanations(options["namespace"]):
-            out.line(text, WARNING)
-    if any(cluster.is_live(node) for node in found):
+    is_any_live = any(cluster.is_live(node) for node in found)
+    if out.is_json and is_any_live:
         return
     namespace = options["namespace"]
-    for issue in read_verdict(namespace).issues:
+    issues = _issues(namespace, out)
+    if not out.is_json:
+        for issue in issues:
+            if issue.problem in EXPLAINED:
+                out.line(str(issue), WARNING)
+    if is_any_live:
+        return
+    for issue in issues:
         if issue.problem is Problem.DATABASE_READ_ONLY:  # Running nodes can't write heartbeats.
             raise negative_result(str(issue))
     if not namespace:
@@ -115,20 +121,22 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     )
 
 
-def _explanations(namespace: str) -> Iterator[str]:
-    """Yield the problems that explain the states of nodes.
+def _issues(namespace: str, out: Output) -> Sequence[Issue]:
+    """Return the issues of the health verdict, or none if another session locks a table.
 
-    The verdict also reads other tables than that of nodes. If one of these is locked, the nodes are
-    shown without it.
+    The verdict also reads other tables than that of nodes. The nodes are shown without it.
     """
     try:
-        issues = read_verdict(namespace).issues
+        return read_verdict(namespace).issues
     except DatabaseError as error:
         if not is_contention(error):
             raise
-        yield f"The health of the system couldn't be read: {with_remedy(error)}"
-        return
-    yield from (str(issue) for issue in issues if issue.problem in EXPLAINED)
+        text = f"The health of the system couldn't be read: {with_remedy(error)}"
+        if out.is_json:
+            out.progress(text)
+        else:
+            out.line(text, WARNING)
+        return ()
 
 
 def _stop_texts(found: Sequence[Node], nodes: Sequence[Node]) -> Iterator[str]:

@@ -137,16 +137,18 @@ def _run_many(output: Output, selected: SelectedRows[Job], options: dict[str, An
 def _warn_if_no_node(output: Output, runs: Sequence[Run]) -> None:
     """Print to standard error that the new runs wait for a node, if none serves them.
 
-    The first of these runs stands for all: if a worker has it already, it needs no node.
+    The first of these runs in each namespace stands for all: if a worker has it already, it needs
+    no node. One warning is enough.
     """
+    first = {run.job.namespace: run for run in reversed(runs)}
     with suppress(*UNAVAILABLE):  # The runs exist, which the exit code has to say.
         live = cluster.live_namespaces()
-        for run in runs:
+        for run in first.values():
             if cautions := node_cautions(run.job, live):
                 rows = Run.objects.using(alias_for(Run))
                 if rows.filter(pk=run.pk, state=State.PENDING).exists():
                     output.progress(" ".join(cautions))
-                return
+                    return
 
 
 def _show_and_watch(

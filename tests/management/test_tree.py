@@ -245,7 +245,7 @@ def test_database_error_or_invalid_setting_exits_with_2(
     def raise_database_error(*args: object) -> None:
         raise OperationalError("server closed the connection\n\tunexpectedly")
 
-    monkeypatch.setattr(list_module, "jobs", raise_database_error)
+    monkeypatch.setattr(list_module, "jobs_matching", raise_database_error)
     code, out, err = call("list")
     assert (code, out) == (2, "")
     assert "server closed the connection unexpectedly" in err
@@ -303,7 +303,7 @@ def test_broken_pipe_of_other_connection_is_raised(monkeypatch: pytest.MonkeyPat
     def broken(*args: object) -> None:
         raise BrokenPipeError("the broker's")
 
-    monkeypatch.setattr(list_module, "jobs", broken)
+    monkeypatch.setattr(list_module, "jobs_matching", broken)
     with pytest.raises(BrokenPipeError, match="the broker's"):
         call("list")
 
@@ -312,7 +312,7 @@ def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(list_module, "jobs", interrupted)
+    monkeypatch.setattr(list_module, "jobs_matching", interrupted)
     with pytest.raises(SystemExit) as ended:
         call_command("dcron", "list")
     assert ended.value.code == 130

@@ -168,7 +168,7 @@ class Runner:
         self.membership.register(once=True)
         if self.membership.shards:
             try:
-                self.ticker.tick(adopt_own=True, once=True)
+                self.ticker.tick(once=True)
             finally:
                 self.ticker.close()
         else:
@@ -303,9 +303,8 @@ class Runner:
     def _tick(self) -> None:
         while not self._stopping.is_set():
             try:
-                if has_gained_shards := self._gained_shards.is_set():
-                    self._gained_shards.clear()
-                self.ticker.tick(adopt_own=has_gained_shards)
+                self._gained_shards.clear()
+                self.ticker.tick()
                 if self.membership.ring_changed():
                     self._beat_wanted.set()
                 self._backoff.record_success()

@@ -118,9 +118,10 @@ class Ticker:
     """The monotonic time since which every check has found the agenda behind."""
     _delayed: DelayedHeartbeats = field(init=False)
     _outdated: OutdatedCursors = field(default_factory=OutdatedCursors)
-    _adopts_own: bool = True
-    """Whether the next tick also adopts runs of this node, because some may be missing from the
-    agenda: the last tick failed or skipped a step.
+    _settled: frozenset[int] = frozenset()
+    """The shards of which no run assigned to this node is missing from the agenda. Such a run may
+    be missing if a tick failed or skipped a step, until ``_adopt`` has looked for it. A tick
+    without some of the shards doesn't look there.
     """
     _unended: set[Key] = field(default_factory=set)
     """The refused runs that couldn't be ended. They aren't added to the agenda meanwhile."""
@@ -131,30 +132,25 @@ class Ticker:
         self._delayed = DelayedHeartbeats(self.clock.monotonic)
         self._runner = Steps(self.membership.name, self.clock.monotonic, lambda: self.on_activity())
 
-    def tick(self, *, adopt_own: bool = False, once: bool = False) -> None:
-        """Make one pass.
-
-        ``adopt_own``: also adopt runs of this node that may be missing from the agenda. ``once``:
-        this is the only tick of the process.
-        """
+    def tick(self, *, once: bool = False) -> None:
+        """Make one pass. ``once``: this is the only tick of the process."""
         if self._completed_at is None:
             self._completed_at = self.clock.monotonic()
         self._limits.impose(lock=LOCK_TIMEOUT, silence=longest_silence())
         if self.clock.monotonic() >= self._retry_unended_at:
-            self._unended, self._retry_unended_at, self._adopts_own = set(), inf, True
-        adopt_own, self._adopts_own = adopt_own or self._adopts_own, False
-        steps = self._steps(adopt_own=adopt_own, once=once)
-        blocked = self._runner.run_due(steps)
+            self._unended, self._retry_unended_at, self._settled = set(), inf, frozenset()
+        self._settled &= self.membership.shards
+        blocked = self._runner.run_due(self._steps(once))
         if once and blocked:
             raise blocked[0]  # no later tick makes up for it
         self.membership.ticked()
         if blocked:
-            self._adopts_own = True
+            self._settled = frozenset()
         self._record_success()
         self.on_progress()
         tracing.record_queued_spans()
 
-    def _steps(self, *, adopt_own: bool, once: bool) -> list[TickStep]:
+    def _steps(self, once: bool) -> list[TickStep]:
         """Return the steps of a tick, in their order."""
         leads = self._leads
         may_rescue = leads if once else self._may_rescue
@@ -165,7 +161,7 @@ class Ticker:
             TickStep("quarantine", self._retry_quarantined, leads, every=RETRY_QUARANTINED_EVERY),
             TickStep("claim", self._claim, leads),
             TickStep("release", self._release, leads, every=RELEASE_EVERY),
-            TickStep("adopt", partial(self._adopt, also_own=adopt_own), leads),
+            TickStep("adopt", self._adopt, leads),
             TickStep("rescue", partial(self._rescue, silence), may_rescue, every=RESCUE_EVERY),
             TickStep(INCIDENTS, self._group_failures, leads, every=GROUP_FAILURES_EVERY),
             TickStep(PRUNE, self._prune, leads, every=PRUNE_EVERY),
@@ -186,7 +182,7 @@ class Ticker:
 
     def record_failure(self, *, database_unreachable: bool) -> None:
         """Record that the last tick failed."""
-        self._adopts_own = True
+        self._settled = frozenset()
         if database_unreachable:
             self._available_since = None
 
@@ -302,18 +298,20 @@ class Ticker:
                 self.membership.shards, self.clock.now(), namespace=self.membership.namespace
             )
 
-    def _adopt(self, *, also_own: bool) -> None:
+    def _adopt(self) -> None:
         locked: list[DueRun] = []
+        shards = self.membership.shards
         adopted = adopt(
-            self.membership.shards,
+            shards,
             self.clock.now() + settings.LOOK_AHEAD,
             node=self.membership.id,
             namespace=self.membership.namespace,
-            also_own=also_own,
+            also_own=not shards <= self._settled,
             known=self.agenda.knows,
             on_locked=locked.append,
         )
         self.counts["adopted"] += self._add_to_agenda(adopted)
+        self._settled = shards
         if locked:
             raise StillLocked([run.run_id for run in locked])
 

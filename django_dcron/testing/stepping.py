@@ -216,7 +216,7 @@ class _Stepper:
         agenda = Agenda(queue, self._clock)
         ticker = Ticker(self._membership, agenda, self._clock)
         try:
-            ticker.tick(adopt_own=True, once=True)
+            ticker.tick(once=True)
         finally:
             ticker.close()
         agenda.publish_due()

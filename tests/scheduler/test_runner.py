@@ -301,12 +301,11 @@ def test_gained_shards_trigger_a_tick_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings.DCRON_TICK = timedelta(seconds=60)
-    ticks: list[bool] = []
-    monkeypatch.setattr(runner.ticker, "tick", lambda adopt_own: ticks.append(adopt_own))
+    ticks: list[None] = []
+    monkeypatch.setattr(runner.ticker, "tick", lambda: ticks.append(None))
     monkeypatch.setattr(runner.membership, "beat", lambda **given: len(ticks) == 1)
     start_in_thread(lambda: wait_until(lambda: len(ticks) >= 2) and terminate(), runner)
     assert runner.run() == EXIT_OK
-    assert ticks == [False, True]
 
 
 def test_agenda_follows_the_clock_after_each_heartbeat(
@@ -455,35 +454,33 @@ def failing_ticks(
     left = list(errors)
     original, seen = runner.ticker.tick, []
 
-    def tick(*, adopt_own: bool = False) -> None:
+    def tick() -> None:
         if left:
             raise error(left.pop(0))
-        seen.append(adopt_own or runner.ticker._adopts_own)
-        original(adopt_own=adopt_own)
+        seen.append(not runner.ticker._settled)
+        original()
 
     monkeypatch.setattr(runner.ticker, "tick", tick)
     return seen
 
 
-def test_shards_gained_at_the_beginning_of_a_tick_are_noticed_by_the_next_tick(
-    runner: Runner, start_in_thread: StartInThread, monkeypatch: pytest.MonkeyPatch
+def test_shards_gained_during_a_tick_cause_another_tick_at_once(
+    runner: Runner,
+    start_in_thread: StartInThread,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class SetAfterFirstRead(threading.Event):
-        was_read = False
+    settings.DCRON_TICK = timedelta(seconds=3600)
+    ticks: list[None] = []
 
-        def is_set(self) -> bool:
-            was_set = super().is_set()
-            if not self.was_read:
-                self.was_read = True
-                self.set()
-            return was_set
+    def tick() -> None:
+        ticks.append(None)
+        if len(ticks) == 1:
+            runner._gained_shards.set()
 
-    adopted_own: list[bool] = []
-    monkeypatch.setattr(runner, "_gained_shards", SetAfterFirstRead())
-    monkeypatch.setattr(runner.ticker, "tick", lambda *, adopt_own: adopted_own.append(adopt_own))
-    start_in_thread(lambda: wait_until(lambda: True in adopted_own) and terminate(), runner)
+    monkeypatch.setattr(runner.ticker, "tick", tick)
+    start_in_thread(lambda: wait_until(lambda: len(ticks) >= 2) and terminate(), runner)
     assert runner.run() == EXIT_OK
-    assert adopted_own[:2] == [False, True]
 
 
 def test_node_waits_for_an_unreachable_database(
@@ -602,7 +599,7 @@ def test_successful_heartbeat_ends_the_backoff_of_the_tick(
 
     def beat(*, agenda: int, connect: Callable[[], None]) -> bool:
         wait_until(
-            lambda: runner.ticker._adopts_own and runner._backoff._unreachable,
+            lambda: not runner.ticker._settled and runner._backoff._unreachable,
             what="a tick that failed",
         )
         beats.append(agenda)

@@ -340,6 +340,27 @@ def test_next_tick_adopts_runs_of_a_claim_with_unknown_outcome(
     assert len(node.agenda) == Run.objects.count() > 5
 
 
+@pytest.mark.parametrize("leads_others", [False, True])
+def test_run_of_a_failed_tick_is_adopted_once_the_node_leads_its_shard_again(
+    leads_others: bool, node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases may lapse and be renewed within one slow heartbeat, which reports no gained shard."""
+    job = make_idle_job()
+    run = node.make_run(job, node=node.membership.id)
+    others = node.membership.shards - {job.pk % settings.SHARDS} if leads_others else frozenset()
+    with monkeypatch.context() as broken:
+        broken.setattr(node.agenda, "add", raising(OperationalError("gone")))
+        with pytest.raises(OperationalError):
+            node.ticker.tick()
+        node.ticker.record_failure(database_unreachable=True)
+    shards, node.membership.shards = node.membership.shards, others
+    node.ticker.tick()
+    assert len(node.agenda) == 0
+    node.membership.shards = shards
+    node.ticker.tick()
+    assert node.agenda.knows((run.pk, 1))
+
+
 def test_next_tick_marks_runs_that_could_not_be_marked(
     node: NodeUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,7 +499,7 @@ def test_run_woken_before_it_was_marked_is_dispatched_again(node: NodeUnderTest)
     assert transitions.mark_waiting(run, slot=None, reason="")
     assert slot_queue.wake_next(job.pk)
     # This step of the tick precedes the agenda's report of the dispatch.
-    node.ticker._adopt(also_own=False)
+    node.ticker._adopt()
     node.ticker.mark_dispatched()
     run.refresh_from_db()
     assert (run.state, run.deliveries) == ("pending", 0)
@@ -551,7 +572,7 @@ def test_locked_run_does_not_block_the_rest_of_the_tick(
     caplog.set_level(logging.INFO, "django_dcron.scheduler")
     locked = node.make_run(make_idle_job())
     node.clock.advance(1)
-    node.ticker.tick(adopt_own=True)
+    node.ticker.tick()
     node.agenda.publish_due()
     other = node.make_job()
     with keeping_locked(Run.objects.filter(pk=locked.pk)):
@@ -576,7 +597,7 @@ def test_other_runs_are_adopted_and_marked_while_a_row_is_locked(node: NodeUnder
     """This applies to dispatched runs and to runs that no node has adopted yet."""
     dispatched = [node.make_run(make_idle_job()) for _ in range(2)]
     node.clock.advance(1)
-    node.ticker.tick(adopt_own=True)
+    node.ticker.tick()
     node.agenda.publish_due()
     triggered = [node.make_run(make_idle_job(), node="") for _ in range(2)]
     locked = [dispatched[0].pk, triggered[0].pk]
@@ -642,8 +663,9 @@ def test_refused_runs_that_need_a_locked_incident_wait_for_it_only_once(
     assert states(job) == ["failed"]
     for _ in range(3):
         node.make_run(job, node=node.membership.id)
+    node.ticker.record_failure(database_unreachable=False)  # so it looks for these runs
     with keeping_locked(Incident.objects.all()):
-        node.ticker.tick(adopt_own=True)
+        node.ticker.tick()
     assert caplog.text.count("step=refuse") == 1
     assert states(job).count("pending") == 3
     node.pass_time(tick.RETRY_REFUSED_EVERY)

@@ -149,9 +149,10 @@ class World(Users):
     def tick(self, node: int, leads: bool, looks_for_own: bool = False) -> None:
         with self._in_node(node) as active:
             if active:
-                gained = leads and not active.membership.shards
                 active.membership.shards = ALL if leads else frozenset()
-                active.ticker.tick(adopt_own=gained or looks_for_own)
+                if looks_for_own:
+                    active.ticker.record_failure(database_unreachable=False)
+                active.ticker.tick()
 
     def only_tick(self, node: int) -> None:
         """A single tick, as of a node that was started with ``--once``."""

@@ -7,8 +7,8 @@ Invariants:
 - The phase of an interval differs between the schedulers, so any source run within one interval
   matches.
 - Otherwise, a shadow run matches one source run. A second source run counts as a duplicate.
-- A shadow that is paused here although its entry is enabled is compared until its last run. Later
-  source runs don't count.
+- A shadow that is paused here although its entry is enabled is compared until the source run that
+  matches its last run. Later source runs don't count.
 - As many runs as possible match. Each source run matches the latest shadow run that no later source
   run needs.
 """
@@ -228,8 +228,9 @@ def _compare(
     interval = job.parsed_schedule.interval or timedelta()
     late, early = LATE + interval, EARLY + interval
     shadow_times, source_times = sorted(shadow_times), sorted(source_times)
-    until = max(shadow_times if paused else source_times, default=since - LATE)
-    compared = _between(source_times, since + interval, until)
+    compared = source_times[bisect_left(source_times, since + interval) :]
+    if paused:
+        compared = _until_last_match(compared, shadow_times, late, early)
     candidates = [
         due for due in shadow_times if not _between(source_times, due - early, due + late)
     ]
@@ -296,6 +297,17 @@ def _match(
             source_run_of[free] = at
     unmatched.sort(key=lambda difference: difference.at)
     return _Matches(source_run_of, unmatched)
+
+
+def _until_last_match(
+    source_times: list[datetime], shadow_times: list[datetime], late: timedelta, early: timedelta
+) -> list[datetime]:
+    """Return the source runs until the last shadow run, or until the later one that matches it."""
+    if not shadow_times:
+        return []
+    last_due = shadow_times[-1]
+    matching = _between(source_times, last_due - early, last_due + late)[:1]
+    return source_times[: bisect_right(source_times, max([last_due, *matching]))]
 
 
 def _between(ordered: list[datetime], first: datetime, last: datetime) -> list[datetime]:

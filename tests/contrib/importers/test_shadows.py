@@ -314,7 +314,7 @@ def test_report_omits_jobs_that_are_not_shadows() -> None:
 
 
 def test_shadow_that_a_person_paused_is_not_compared() -> None:
-    job = shadow_with_runs([at(0)])
+    job = shadow_with_runs([])
     control.pause(job, "ask Ann")
     found = report([at(0, 1), at(5), at(10)])
     assert (found.paused, found.differs, found.compared) == (True, False, 0)
@@ -327,13 +327,34 @@ def test_shadow_that_a_person_paused_is_compared_until_its_last_run() -> None:
     source_runs = [at(0, 1), at(5), at(10, 1), at(20, 1), at(25)]
     control.pause(job, "ask Ann")
     found = report(source_runs)
-    assert (found.paused, found.is_comparable, found.runs, found.matched) == (True, True, 4, 2)
+    assert (found.paused, found.is_comparable, found.runs, found.matched) == (True, True, 4, 3)
     assert [each.at for each in found.only_in_source] == [at(5)]
     assert [each.at for each in found.only_in_shadow] == [at(12)]
     coverage = Coverage.of([found])
     assert (coverage.shadows, coverage.due, coverage.paused) == (1, 1, 0)
     latest_only = report(source_runs[-1:], complete=False)
     assert (latest_only.is_left_out, latest_only.differs) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "matched"),
+    [([1], 1), ([59], 1), ([-0.5], 1), ([-0.5, 59.5], 1), ([1, 2], 1), ([61], 0), ([], 0)],
+    ids=["late", "very late", "early", "early twice", "twice", "too late", "none"],
+)
+def test_last_run_of_a_paused_shadow_matches_one_source_run(
+    seconds: list[float], matched: int
+) -> None:
+    """The source runs the entry a moment after the shadow was due, and then the next occurrence."""
+    job = shadow_with_runs([at(1)])
+    control.pause(job, "ask Ann")
+    found = report([at(1, offset) for offset in seconds])
+    assert (found.matched, found.only_in_source) == (matched, ())
+
+
+def test_last_run_of_a_paused_shadow_with_an_interval_matches_one_source_run() -> None:
+    job = shadow_with_runs([at(10)], schedule="@every 5m")
+    control.pause(job, "ask Ann")
+    assert [report(times).matched for times in ([at(13), at(18)], [at(8), at(13)])] == [1, 1]
 
 
 def test_paused_shadow_of_a_disabled_entry_is_compared_as_usual() -> None:
@@ -435,6 +456,7 @@ def test_report_compares_shadows_with_runs_of_django_q2(django_q2: None) -> None
         in call("import", "django-q2", "--report").out
     )
     control.pause(job, "ask Ann")
+    Run.objects.all().delete()
     paused = call("import", "django-q2", "--report")
     assert "! 1 shadow isn't compared: paused here: a" in paused.out
     assert (paused.code, "1 shadow is paused here" in paused.err) == (2, True)

@@ -15,10 +15,19 @@ from django_dcron.admin import actions
 from django_dcron.admin.jobs import deletion as job_deletion
 from django_dcron.admin.jobs.admin import JobAdmin
 from django_dcron.admin.lists import bounded
-from django_dcron.contrib.importers.origins import store_who_works
 from django_dcron.jobs import deletion
 from django_dcron.jobs.deletion import delete_job
-from django_dcron.models import Attempt, AuditEntry, Calendar, Cursor, Deletion, Job, Link, Run
+from django_dcron.models import (
+    Attempt,
+    AuditEntry,
+    Calendar,
+    Cursor,
+    DeletedImport,
+    Deletion,
+    Job,
+    Link,
+    Run,
+)
 from django_dcron.targets import cron
 from tests.admin.conftest import (
     NOON,
@@ -278,7 +287,7 @@ def test_deletion_of_a_declared_or_imported_job_is_undone(
 def test_message_says_why_a_restored_job_is_paused(admin_client: Client, job: Job) -> None:
     Job.objects.filter(pk=job.pk).update(import_source="redbeat", import_key="1")
     control.delete(Job.objects.get(pk=job.pk))
-    store_who_works("redbeat", left_to_source=True)
+    DeletedImport.objects.update(left_to_source=True)
     response = admin_client.post(_restore_url(_deletion()), follow=True)
     assert "redbeat" in messages(response)[-1]
     assert Job.objects.get(name=job.name).awaits_handover

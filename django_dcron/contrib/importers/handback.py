@@ -96,8 +96,11 @@ class HandbackPlan:
     """The jobs to hand back, including those that were already handed back."""
     paused_here: list[Job]
     """The jobs that are paused here but enabled in the source."""
-    deleted_here: list[JobKey]
-    """The entries that are enabled in the source, and whose jobs were deleted here."""
+    deleted_here: dict[int, JobKey]
+    """The entries that are enabled in the source, and whose jobs were deleted here.
+
+    Maps the key of the job's ``DeletedImport`` to the entry.
+    """
 
 
 def plan_handback(source: str) -> HandbackPlan:
@@ -115,11 +118,11 @@ def plan_handback(source: str) -> HandbackPlan:
         and not (matched.job.enabled or matched.job.awaits_handover)
         and not is_shadow(matched.job.target)
     ]
-    deleted_here = [
-        JobKey(matched.entry.namespace or DEFAULT_NAMESPACE, matched.entry.name)
+    deleted_here = {
+        matched.deletion: JobKey(matched.entry.namespace or DEFAULT_NAMESPACE, matched.entry.name)
         for matched in runs_there
         if matched.deletion is not None
-    ]
+    }
     handbacks = [
         _handback_of(job, entries_by_job.get(job.pk))
         for job in imported_jobs_of(source)

@@ -23,6 +23,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from django.db import transaction
+
 from django_dcron.contrib.importers.names import (
     name_digest,
     with_distinct_names,
@@ -120,13 +122,18 @@ def forget_deletions(keys: Collection[int]) -> None:
         DeletedImport.objects.using(alias_for(DeletedImport)).filter(pk__in=keys).delete()
 
 
-def store_who_works(source: str, *, left_to_source: bool) -> None:
+def store_left_to_source(source: str, deletions: Collection[int]) -> None:
     """Store for the deleted jobs of the source whether the source does their work from now on.
 
-    If it does, a deleted job that is restored waits for the handover.
+    If it does, a deleted job that is restored waits for the handover. ``deletions``: the keys of
+    these jobs' ``DeletedImport``. The source does no other work.
     """
-    deleted = DeletedImport.objects.using(alias_for(DeletedImport))
-    deleted.filter(import_source=stored_source(source)).update(left_to_source=left_to_source)
+    using = alias_for(DeletedImport)
+    rows = DeletedImport.objects.using(using).filter(import_source=stored_source(source))
+    with transaction.atomic(using=using):
+        rows.update(left_to_source=False)
+        for batch in in_batches([*deletions], NAMES_AT_ONCE):
+            rows.filter(pk__in=batch).update(left_to_source=True)
 
 
 def existing_jobs(entries: list[SourceEntry], namespace: str) -> dict[tuple[str, str], Job]:

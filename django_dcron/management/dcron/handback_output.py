@@ -60,7 +60,7 @@ def show_handback_result(
         )
     stopped = [
         *(f"{job} ({'has run' if job.is_finished else 'paused'} here)" for job in plan.paused_here),
-        *(f"{label_of(*key)} (deleted here)" for key in plan.deleted_here),
+        *(f"{label_of(*key)} (deleted here)" for key in plan.deleted_here.values()),
     ]
     if stopped:
         listed = NamedCount.of(stopped).listed
@@ -85,7 +85,7 @@ def _show_stopped_work(out: Output, source: str, plan: HandbackPlan) -> None:
             f"{job} {'has run for the last time' if job.is_finished else 'is paused'}"
             for job in plan.paused_here
         ),
-        *(f"{label_of(*key)} was deleted" for key in plan.deleted_here),
+        *(f"{label_of(*key)} was deleted" for key in plan.deleted_here.values()),
     ]
     for state in states:
         out.line(
@@ -103,7 +103,7 @@ def _document(
         "jobs": [_reference(each.job) for each in done if each.key is not None and not each.error],
         "gone": [_reference(each.job) for each in done if each.key is None],
         "paused_here": [_reference(job) for job in plan.paused_here],
-        "deleted_here": [key._asdict() for key in plan.deleted_here],
+        "deleted_here": [key._asdict() for key in plan.deleted_here.values()],
         "edited": [
             {**_reference(each.job), "fields": sorted(each.edited)} for each in done if each.edited
         ],

@@ -27,7 +27,7 @@ from django_dcron.contrib.importers.handback import (
     hand_back_all,
     plan_handback,
 )
-from django_dcron.contrib.importers.origins import store_who_works
+from django_dcron.contrib.importers.origins import store_left_to_source
 from django_dcron.contrib.importers.source_contents import SourceProblem
 from django_dcron.contrib.importers.sources import (
     OPTIONS_OF_SOURCES,
@@ -135,7 +135,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     options = {**defaults, **options, "take_over": True}
     result = import_entries(out, options, read_source(options))
     if options["apply"]:
-        store_who_works(options["source"], left_to_source=False)
+        store_left_to_source(options["source"], ())
         if not out.is_json and _doctor_detects_runs(options):
             scheduler = process_name(options["source"])
             check = f"check with manage.py dcron doctor that {scheduler} runs no jobs"
@@ -284,7 +284,7 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
         progress.show(len(done))
 
     if options["apply"]:
-        store_who_works(source, left_to_source=True)
+        store_left_to_source(source, plan.deleted_here)
         hand_back_all(plan.handbacks, HANDBACK_SOURCES[source], show)
     else:
         show(plan.handbacks)

@@ -278,6 +278,29 @@ def test_job_that_is_restored_after_the_handback_waits_for_the_handover(others: 
     assert enabled_jobs() == ["a", *others]
 
 
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_job_without_an_enabled_entry_is_enabled_if_it_is_restored_after_the_handback(
+    is_gone: bool,
+) -> None:
+    """Beat doesn't run its entry, so neither scheduler would do the work."""
+    from django_celery_beat.models import PeriodicTask
+
+    for name in ("a", "b"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply").code == 0
+    control.delete(Job.objects.get(name="a"))
+    row = PeriodicTask.objects.filter(name="a")
+    if is_gone:
+        row.delete()
+    else:
+        row.update(enabled=False)
+    assert hand_back() == (0, {"jobs": ["b"]})
+
+    assert call("revert", "a", "--json").json["cautions"] == []
+
+    assert enabled_jobs() == ["a"]
+
+
 def test_handover_keeps_the_pause_of_a_job_that_is_restored_after_the_handback() -> None:
     """The pause has no end, because the source may still do the work then."""
     for name in ("a", "b"):

@@ -145,6 +145,12 @@ def _handback_of(job: Job, entry: SourceEntry | None) -> Handback:
     return Handback(job, entry.key, schedule, edited, error)
 
 
+def deleted_since(plan: HandbackPlan, source: str) -> set[int]:
+    """Return the keys of the planned and the paused jobs that were deleted after ``plan``."""
+    planned = [*(each.job for each in plan.handbacks), *plan.paused_here]
+    return {job.pk for job in planned} - {job.pk for job in imported_jobs_of(source)}
+
+
 def hand_back_all(
     handbacks: Sequence[Handback],
     source: HandbackSource,

@@ -24,6 +24,8 @@ from django_dcron.contrib.importers.entry_plans import PROBLEMS, working_job
 from django_dcron.contrib.importers.handback import (
     HANDBACK_SOURCES,
     Handback,
+    HandbackPlan,
+    deleted_since,
     hand_back_all,
     plan_handback,
 )
@@ -268,10 +270,7 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
     source = options["source"]
     _check_can_hand_back(options)
     _warn_if_running(out, source, source)
-    try:
-        plan = plan_handback(source)
-    except SourceProblem as error:
-        raise usage_error(str(error)) from error
+    plan = _handback_plan(source)
     done: list[Handback] = []
     progress = ProgressLines(out, "handover", len(plan.handbacks))
 
@@ -286,9 +285,21 @@ def _hand_back(out: Output, options: dict[str, Any]) -> None:
     if options["apply"]:
         store_left_to_source(source, plan.deleted_here)
         hand_back_all(plan.handbacks, HANDBACK_SOURCES[source], show)
+        if deleted := deleted_since(plan, source):
+            # A deletion before the job's own handback stored that its work is done here.
+            plan = _handback_plan(source)
+            store_left_to_source(source, plan.deleted_here)
+            done = [each for each in done if not (each.error and each.job.pk in deleted)]
     else:
         show(plan.handbacks)
     show_handback_result(out, source, done, plan, applied=options["apply"])
+
+
+def _handback_plan(source: str) -> HandbackPlan:
+    try:
+        return plan_handback(source)
+    except SourceProblem as error:
+        raise usage_error(str(error)) from error
 
 
 def _check_can_hand_back(options: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pytest_django import Settings
 
 from django_dcron import control
-from django_dcron.contrib.importers import celery_beat
+from django_dcron.contrib.importers import celery_beat, handback
 from django_dcron.contrib.importers.entry_plans import EntryPlan
 from django_dcron.contrib.importers.source_contents import WRITE_DELAY
 from django_dcron.contrib.importers.writing import CONTINUES, apply_entry_plans
@@ -276,6 +276,35 @@ def test_job_that_is_restored_after_the_handback_waits_for_the_handover(others: 
     assert (job.enabled, job.awaits_handover, job.paused_until) == (False, True, None)
     assert call("handover", SOURCE, "--apply").code == 0
     assert enabled_jobs() == ["a", *others]
+
+
+def test_job_that_is_deleted_during_the_handback_is_listed_and_waits_if_it_is_restored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("a", "b", "paused"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply").code == 0
+    control.pause(Job.objects.get(name="paused"), "ask Ann", datetime(2090, 1, 1, tzinfo=UTC))
+    monkeypatch.setattr(handback, "SWITCHED_AT_ONCE", 1)
+    stored = celery_beat.hand_back
+
+    def before_deletions(ran_until: Mapping[str, datetime | None]) -> set[str]:
+        for job in Job.objects.filter(name__in=["b", "paused"]):
+            control.delete(job)
+        return stored(ran_until)
+
+    monkeypatch.setattr(celery_beat, "hand_back", before_deletions)
+    result = call("handover", SOURCE, "--back", "--apply", "--json")
+
+    assert result.code == 1
+    assert "disable there: b (deleted here), paused (deleted here)." in result.err
+    assert "continues here" not in result.err
+    shown = {key: [each["name"] for each in result.json[key]] for key in ("jobs", "failed")}
+    assert shown == {"jobs": ["a"], "failed": []}
+    for name in ("b", "paused"):
+        assert SOURCE in call("revert", name, "--json").json["cautions"][0]["message"]
+    assert Job.objects.get(name="b").awaits_handover
+    assert not Job.objects.filter(paused_until__isnull=False).exists()
 
 
 @pytest.mark.parametrize("is_gone", [True, False])

@@ -31,6 +31,7 @@ from django_dcron.contrib.importers.names import (
     with_unique_name,
 )
 from django_dcron.contrib.importers.source_contents import SourceEntry
+from django_dcron.db.contention import despite_contention
 from django_dcron.db.routing import alias_for
 from django_dcron.models import DeletedImport, Job
 from django_dcron.utils.batches import in_batches
@@ -130,10 +131,14 @@ def store_left_to_source(source: str, deletions: Collection[int]) -> None:
     """
     using = alias_for(DeletedImport)
     rows = DeletedImport.objects.using(using).filter(import_source=stored_source(source))
-    with transaction.atomic(using=using):
-        rows.update(left_to_source=False)
-        for batch in in_batches([*deletions], NAMES_AT_ONCE):
-            rows.filter(pk__in=batch).update(left_to_source=True)
+
+    def store() -> None:
+        with transaction.atomic(using=using):
+            rows.update(left_to_source=False)
+            for batch in in_batches([*deletions], NAMES_AT_ONCE):
+                rows.filter(pk__in=batch).update(left_to_source=True)
+
+    despite_contention(store, using)
 
 
 def existing_jobs(entries: list[SourceEntry], namespace: str) -> dict[tuple[str, str], Job]:

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 from django_dcron import control
 from django_dcron.contrib.importers import writing
@@ -22,6 +22,7 @@ from django_dcron.contrib.importers.entry_plans import (
     EntryPlan,
     ImportOutcome,
 )
+from django_dcron.contrib.importers.origins import store_left_to_source
 from django_dcron.contrib.importers.schedule_fields import LONG_INTERVAL, next_due
 from django_dcron.contrib.importers.source_contents import SourceEntry
 from django_dcron.contrib.importers.writing import (
@@ -30,7 +31,7 @@ from django_dcron.contrib.importers.writing import (
     apply_entry_plans,
 )
 from django_dcron.exceptions import BulkSaveError, Conflict
-from django_dcron.models import AuditAction, AuditEntry, Job
+from django_dcron.models import AuditAction, AuditEntry, DeletedImport, Job
 from django_dcron.models.job_states import (
     ARRIVED_PAUSED,
     EXHAUSTED,
@@ -185,6 +186,24 @@ def test_refused_restore_costs_few_queries(django_assert_max_num_queries: Any) -
         written = list(apply_entry_plans(plans))
     assert [each.name for each in written if each.outcome is ImportOutcome.REFUSED] == ["job 50"]
     assert [each.name for each in written] == [each.name for each in entries]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_handover_of_deleted_jobs_is_stored_despite_contention() -> None:
+    import_entries(entry("a", "1"))
+    control.delete(Job.objects.get())
+    deleted = DeletedImport.objects.get()
+    errors = [OperationalError("database is locked")]
+
+    def fail_once(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if errors and sql.startswith("UPDATE"):
+            raise errors.pop()
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(fail_once):
+        store_left_to_source(deleted.import_source, [deleted.pk])
+    deleted.refresh_from_db()
+    assert (deleted.left_to_source, errors) == (True, [])
 
 
 def test_failed_restore_keeps_the_deletion(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,12 +107,20 @@ def handover_cautions(job: Job) -> tuple[str, ...]:
     return (text % {"source": source},)
 
 
-def restore_cautions(job: Job, scope: Scope = EVERYTHING) -> tuple[str, ...]:
-    """Return why the restored job stays paused, or which other enabled job does its work.
+def restore_cautions(
+    job: Job, scope: Scope = EVERYTHING, *, missed_handover: bool
+) -> tuple[str, ...]:
+    """Return why the restored job does no work, or which other enabled job does its work.
 
-    ``scope`` contains the jobs that the user may see.
+    ``scope`` contains the jobs that the user may see. ``missed_handover``: the result of
+    ``restoring.has_missed_handover``.
     """
-    if job.awaits_handover and not is_shadow(job.target):
+    if missed_handover:
+        text = _(
+            "The restored job does no work, because it was deleted before the handover from "
+            "%(source)s. To start it, repeat the handover: manage.py dcron handover %(source)s"
+        )
+    elif job.awaits_handover and not is_shadow(job.target):
         text = _("The restored job is paused, because %(source)s may still do its work.")
     elif _pause_lost_its_end(job):
         text = _(

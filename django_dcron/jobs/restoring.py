@@ -32,6 +32,7 @@ from django_dcron.db.routing import alias_for
 from django_dcron.exceptions import NotPossible
 from django_dcron.jobs.batch_reading import JobToSave
 from django_dcron.jobs.deletion import LOST_FIELDS, STORED_FIELDS, forget_deleted_import
+from django_dcron.jobs.pausing import is_left_to_source
 from django_dcron.jobs.row_arguments import require_row
 from django_dcron.jobs.saving import save_change
 from django_dcron.jobs.sync.stored import from_stored
@@ -120,6 +121,24 @@ def require_undoable(entry: AuditEntry, *, lock: bool = False) -> Deletion:
     return deletion
 
 
+def has_missed_handover(entry: AuditEntry) -> bool:
+    """Return whether the deleted job waits or is a shadow, although its source was handed over.
+
+    Call this function before the job is restored, because the restore forgets the handover.
+    """
+    deletion = _stored(entry).first()
+    if deletion is None:
+        return False
+    job = Job(**from_stored(deletion.values))
+    is_handed_over = _deleted_imports(job, alias_for(Job)).filter(left_to_source=False).exists()
+    return is_handed_over and is_left_to_source(job)
+
+
+def _deleted_imports(job: Job, using: str) -> QuerySet[DeletedImport]:
+    rows = DeletedImport.objects.using(using)
+    return rows.filter(import_source=job.import_source, import_key=job.import_key)
+
+
 def restore(entry: AuditEntry, *, check: Callable[[Job], object] = lambda job: None) -> Job:
     """Create a deleted job again from ``entry``, the audit entry of its deletion.
 
@@ -199,10 +218,7 @@ def _wait_for_handover(job: Job, using: str) -> None:
     may_start = job.enabled or job.paused_until is not None
     if not may_start or is_shadow(job.target):
         return
-    left_to_source = DeletedImport.objects.using(using).filter(
-        import_source=job.import_source, import_key=job.import_key, left_to_source=True
-    )
-    if not left_to_source.exists():
+    if not _deleted_imports(job, using).filter(left_to_source=True).exists():
         return
     if job.enabled:
         job.enabled, job.pause_reason = False, HANDED_BACK

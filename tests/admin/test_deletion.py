@@ -28,6 +28,7 @@ from django_dcron.models import (
     Link,
     Run,
 )
+from django_dcron.models.job_states import HANDED_BACK
 from django_dcron.targets import cron
 from tests.admin.conftest import (
     NOON,
@@ -291,6 +292,16 @@ def test_message_says_why_a_restored_job_is_paused(admin_client: Client, job: Jo
     response = admin_client.post(_restore_url(_deletion()), follow=True)
     assert "redbeat" in messages(response)[-1]
     assert Job.objects.get(name=job.name).awaits_handover
+
+
+def test_message_says_that_a_restored_job_missed_the_handover(
+    admin_client: Client, job: Job
+) -> None:
+    Job.objects.filter(pk=job.pk).update(import_source="redbeat", import_key="1")
+    control.delete(control.pause(Job.objects.get(pk=job.pk), HANDED_BACK))
+    DeletedImport.objects.update(left_to_source=False)
+    response = admin_client.post(_restore_url(_deletion()), follow=True)
+    assert "manage.py dcron handover redbeat" in messages(response)[-1]
 
 
 def test_job_with_a_hidden_calendar_is_not_restored(

@@ -37,7 +37,12 @@ from django_dcron.diagnosis.job_references import require_visible_references
 from django_dcron.diagnosis.start_caution import restore_cautions
 from django_dcron.jobs.audit.entries import read_change
 from django_dcron.jobs.representation import JOB_FIELDS
-from django_dcron.jobs.restoring import deletions, is_undoable, require_undoable
+from django_dcron.jobs.restoring import (
+    deletions,
+    has_missed_handover,
+    is_undoable,
+    require_undoable,
+)
 from django_dcron.models import AuditAction, AuditEntry, AuditKind, Job
 from django_dcron.models.audit_entry import AuditEntryQuerySet
 
@@ -102,13 +107,14 @@ def restore_view(model_admin: JobAdmin, request: HttpRequest, entry_id: int) -> 
             return _page(model_admin, request, entry)
         scope = admin_scope(request, model_admin.admin_site)
         check = partial(require_visible_references, before=Job(), scope=scope)
+        missed_handover = has_missed_handover(entry)
         job = control.restore(entry, check=check)
     except REFUSALS as error:
         _report(model_admin, request, entry, job_error_text(error), messages.ERROR)
     else:
         text = _("Restored without its history")
         _report(model_admin, request, entry, text, messages.SUCCESS)
-        for caution in restore_cautions(job, scope):
+        for caution in restore_cautions(job, scope, missed_handover=missed_handover):
             _report(model_admin, request, entry, caution, messages.WARNING)
         if model_admin.has_view_permission(request, job):
             return HttpResponseRedirect(change_url(job, model_admin.admin_site))

@@ -21,7 +21,7 @@ from django_dcron.diagnosis.start_caution import restore_cautions
 from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs.audit.entries import actor_text
 from django_dcron.jobs.representation import JOB_FIELDS, portable_document
-from django_dcron.jobs.restoring import deleted_row_of
+from django_dcron.jobs.restoring import deleted_row_of, has_missed_handover
 from django_dcron.jobs.reverting import edit_of, latest_edit_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.job_edit import (
@@ -122,10 +122,11 @@ def _version_text(entry: AuditEntry) -> str:
 
 
 def _undo_deletion(output: Output, entry: AuditEntry, *, is_dry: bool) -> None:
-    history = deleted_row_of(entry)
+    history, missed_handover = deleted_row_of(entry), has_missed_handover(entry)
     with rolled_back(is_dry):
         job = _undo(lambda: control.restore(entry))
-        next_at, cautions = next_occurrence_of(job), restore_cautions(job)
+        next_at = next_occurrence_of(job)
+        cautions = restore_cautions(job, missed_handover=missed_handover)
     values = changed_values(portable_document(Job()), portable_document(job))
     if output.is_json:
         keys = {"job": str(job), "id": None if is_dry else job.pk}

@@ -360,6 +360,32 @@ def test_shadow_that_is_restored_after_the_handback_is_enabled() -> None:
     assert enabled_jobs() == ["a"]
 
 
+@pytest.mark.parametrize("option", ["--disabled", "--shadow"])
+def test_job_that_is_restored_after_it_missed_the_handover_needs_another_one(option: str) -> None:
+    for name in ("a", "b"):
+        crontab_row(name, **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply", option).code == 0
+    control.delete(Job.objects.get(name="a"))
+    assert call("handover", SOURCE, "--apply").code == 0
+
+    planned = call("revert", "a", "--dry-run", "--json").json["cautions"]
+    (caution,) = call("revert", "a", "--json").json["cautions"]
+
+    assert [caution] == planned
+    assert f"manage.py dcron handover {SOURCE}" in caution["message"]
+    assert call("handover", SOURCE, "--apply").code == 0
+    assert set(Job.objects.values_list("enabled", "target")) == {(True, "tests.app.tasks.echo")}
+
+
+@pytest.mark.parametrize("option", ["--disabled", "--shadow"])
+def test_job_that_is_restored_before_the_handover_needs_no_other_one(option: str) -> None:
+    crontab_row("a", **twelve_hours_from_now())
+    assert call("import", SOURCE, "--apply", option).code == 0
+    control.delete(Job.objects.get())
+    cautions = call("revert", "a", "--json").json["cautions"]
+    assert not any("dcron handover" in each["message"] for each in cautions)
+
+
 def test_job_that_is_restored_after_the_handover_is_enabled() -> None:
     """Other jobs still wait, because their entries are disabled in the source or gone."""
     from django_celery_beat.models import PeriodicTask

@@ -17,6 +17,7 @@ from django_dcron.diagnosis.job_arguments import unknown_target_problem
 from django_dcron.diagnosis.scope import EVERYTHING, Scope
 from django_dcron.jobs.sync import enabled_twins
 from django_dcron.models import Deletion, Job, Run
+from django_dcron.models.job_states import IS_FINISHED
 from django_dcron.policies.overlap import OverlapPolicy, read_overlap_policy
 from django_dcron.policies.slots import Slot
 from django_dcron.targets.shadow import PREFIX, is_shadow
@@ -110,11 +111,12 @@ def handover_cautions(job: Job) -> tuple[str, ...]:
 def restore_cautions(
     job: Job, scope: Scope = EVERYTHING, *, missed_handover: bool
 ) -> tuple[str, ...]:
-    """Return why the restored job does no work, or which other enabled job does its work.
+    """Return why the restored job does no work, or who else may do its work.
 
     ``scope`` contains the jobs that the user may see. ``missed_handover``: the result of
     ``restoring.has_missed_handover``.
     """
+    twins = tuple(twin_cautions([job], scope).values())
     if missed_handover:
         text = _(
             "The restored job does no work, because it was deleted before the handover from "
@@ -127,9 +129,27 @@ def restore_cautions(
             "The pause of the restored job no longer has an end, because %(source)s may still do "
             "its work."
         )
+    elif _is_rest_of_source_paused(job, scope):
+        text = _(
+            "All other jobs imported from %(source)s are paused. If %(source)s still runs the "
+            "entry of the restored job, the work is done twice."
+        )
     else:
-        return tuple(twin_cautions([job], scope).values())
-    return (text % {"source": job.import_source.partition(" ")[0]},)
+        return twins
+    return (text % {"source": job.import_source.partition(" ")[0]}, *twins)
+
+
+def _is_rest_of_source_paused(job: Job, scope: Scope) -> bool:
+    """Return whether the other jobs of the source are paused, and the job executes its work.
+
+    To hand the work back to a source whose last runs can't be set, users pause its jobs.
+    """
+    may_start = job.enabled or job.paused_until is not None
+    if not (job.import_source and may_start) or is_shadow(job.target):
+        return False
+    others = scope.jobs.filter(import_source=job.import_source).exclude(pk=job.pk)
+    enabled = others.exclude(IS_FINISHED).values_list("enabled", flat=True).distinct()
+    return {*enabled} == {False}
 
 
 def _pause_lost_its_end(job: Job) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pytest_django import Settings
 
+from django_dcron import control
 from django_dcron.contrib.importers import crontab, django_crontab
 from django_dcron.contrib.importers.comparison import compare_entries
 from django_dcron.contrib.importers.entry_plans import ComparisonOptions, ImportOutcome
@@ -142,6 +143,26 @@ def test_handover_uses_the_given_time_zone(settings: Settings) -> None:
     assert call("handover", "django-crontab", *zone, "--apply").code == 0
     job = Job.objects.get()
     assert (job.timezone, job.enabled) == ("Europe/Berlin", True)
+
+
+def test_job_that_is_restored_after_the_others_were_paused_may_run_twice(
+    settings: Settings,
+) -> None:
+    """The refused handover back recommends the pause and the start of the source."""
+    source = "django-crontab"
+    settings.CRONJOBS = [("0 3 * * *", "tests.app.tasks.ok"), ("0 4 * * *", ECHO)]
+    assert call("import", source, "--timezone", "UTC", "--apply").code == 0
+    job = Job.objects.get(target=ECHO)
+    control.delete(job)
+    assert call("revert", str(job), "--dry-run", "--json").json["cautions"] == []
+    advice = call("handover", source, "--back").err
+    assert f"pause --source {source} --yes" in advice
+    assert call("pause", "--source", source, "--yes", "--reason", "back").code == 0
+
+    (caution,) = call("revert", str(job), "--json").json["cautions"]
+
+    assert source in caution["message"]
+    assert Job.objects.get(target=ECHO).enabled
 
 
 def test_later_import_and_the_doctor_use_the_zone_of_the_last_import(settings: Settings) -> None:

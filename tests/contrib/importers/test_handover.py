@@ -325,7 +325,7 @@ def test_job_without_an_enabled_entry_is_enabled_if_it_is_restored_after_the_han
         row.update(enabled=False)
     assert hand_back() == (0, {"jobs": ["b"]})
 
-    assert call("revert", "a", "--json").json["cautions"] == []
+    assert call("revert", "a").code == 0
 
     assert enabled_jobs() == ["a"]
 
@@ -400,9 +400,9 @@ def test_job_that_is_restored_after_the_handover_is_enabled() -> None:
     call("handover", SOURCE, "--apply")
     assert enabled_jobs() == []
 
-    restored = call("revert", "a", "--json").json
+    assert call("revert", "a").code == 0
 
-    assert (enabled_jobs(), restored["cautions"]) == (["a"], [])
+    assert enabled_jobs() == ["a"]
     crontab_row("new", **twelve_hours_from_now())
     assert call("import", SOURCE, "--apply").code == 0
     assert enabled_jobs() == ["a", "new"]

@@ -4,7 +4,7 @@ Invariants:
 
 - The restored job has all values of the deleted one, except a pause that is over, or nothing is
   created.
-- If the work of the source was handed back after the deletion, the restored job waits for the next
+- If the job's work was left to the source after the deletion, the restored job waits for the next
   handover. Otherwise, the source and the job would do the same work. For the same reason, a pause
   with an end then stays until a person ends it.
 - Only the latest deletion of a job is undone, and only once. Otherwise, two enabled jobs could do
@@ -143,7 +143,7 @@ def restore(entry: AuditEntry, *, check: Callable[[Job], object] = lambda job: N
     """Create a deleted job again from ``entry``, the audit entry of its deletion.
 
     The job gets its values back, and is enabled or paused as it was. If its pause has ended
-    meanwhile, it is enabled. If the work of its source was handed back meanwhile, an enabled job
+    meanwhile, it is enabled. If its work was handed back to its source meanwhile, an enabled job
     waits for the next handover, and a pause has no end. The job's history stays with the deleted
     job, and jobs that followed the deleted job don't follow the new one.
 

@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from enum import Enum
 from functools import wraps
 from types import FrameType
@@ -144,7 +144,8 @@ class Autostart:
         limit, end = STOP_TIMEOUT, "it kills this process after its own limit"
         if self._in_runserver:
             limit, end = RUNSERVER_STOP_TIMEOUT, f"it exits after {RUNSERVER_STOP_TIMEOUT:g} s"
-        with suppress(KeyboardInterrupt):
+        # With another server, Ctrl-C ends the wait and then the process.
+        with suppress(KeyboardInterrupt) if self._in_runserver else nullcontext():
             self._thread.join(QUIET_STOP)
             if self._thread.is_alive():
                 # A warning, because projects without LOGGING see no other records.

@@ -234,6 +234,16 @@ def argument_names(command: BaseCommand) -> list[str]:
     return [*names, *command.stealth_options]
 
 
+def names_of_keywords(command: BaseCommand, keywords: Collection[str]) -> list[str]:
+    """Return the names in ``DCRON_COMMANDS`` of the arguments that these keyword arguments set."""
+    return [
+        name
+        for action in _actions(command)
+        if action.dest in keywords or _name_of_option(action) in keywords
+        for name in _names_of(action, [])
+    ]
+
+
 def _parser_of(command: BaseCommand) -> ArgumentParser:
     return command.create_parser("", "")
 

@@ -182,7 +182,7 @@ starter = autostart.Autostart(print)
 starter._thread = Node(target=threading.Event().wait)
 starter._thread.start()
 starter.running_jobs = lambda: "running=1 jobs=grind"
-starter._in_runserver = True
+starter._in_runserver = {in_runserver}
 autostart._at_exit(starter.stop)
 sys.exit(3)
 """
@@ -380,7 +380,7 @@ def test_server_logs_that_it_waits_for_its_node(
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_runserver_exits_without_jobs_that_do_not_end(interrupted: bool) -> None:
     """It keeps the exit code, because 3 makes ``runserver`` reload."""
-    script = LEAVES.format(interrupted=interrupted)
+    script = LEAVES.format(interrupted=interrupted, in_runserver=True)
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=ROOT,
@@ -393,6 +393,19 @@ def test_runserver_exits_without_jobs_that_do_not_end(interrupted: bool) -> None
     lines = done.stderr.splitlines()
     assert len(lines) == (1 if interrupted else 2), "no traceback"
     assert "attempts are lost: running=1 jobs=grind" in lines[-1]
+
+
+def test_ctrl_c_ends_the_wait_of_another_server_for_its_jobs() -> None:
+    script = LEAVES.format(interrupted=True, in_runserver=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT,
+    )
+    assert "KeyboardInterrupt" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.db import OperationalError, ProgrammingError, connection
@@ -116,6 +117,10 @@ def test_locks_of_a_node_of_another_database_are_reported_once(
     beat(a, times=3)
     assert events(caplog).count("foreign_locks") == 1
     assert a.foreign_locks.holder == "vm-00000000"
+    lock.held = {f":shard:{shard}/64": "vm-11111111" for shard in range(64)}
+    beat(a, times=2)
+    assert events(caplog).count("foreign_locks") == 2, "another node leads the shards"
+    assert a.foreign_locks.holder == "vm-11111111"
     lock.held.clear()
     beat(a)
     assert a.shards == ALL
@@ -131,9 +136,12 @@ def test_locks_of_a_node_of_the_copied_database_are_reported(
     expire_nodes("production")
     lock.held = {f":shard:{shard}/64": production.id for shard in range(64)}
     a = node(lock)
-    monkeypatch.setattr(a.foreign_locks, "_missing_since", float("-inf"))
+    monkeypatch.setattr(foreign_locks, "FOREIGN_AFTER", 0.0)
+    with monkeypatch.context() as unreachable:
+        unreachable.setattr(lock, "holders", Mock(side_effect=LockUnavailable("gone")))
+        beat(a)
     beat(a)
-    assert events(caplog).count("foreign_locks") == 1
+    assert events(caplog).count("foreign_locks") == 1, "a failed look is repeated"
 
 
 def test_locks_of_another_live_node_are_not_reported(

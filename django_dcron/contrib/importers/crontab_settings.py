@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from django.core.management import get_commands
 
@@ -89,7 +90,7 @@ def suggest_commands(
         contents.notes.append(
             "A management command needs no shell, so the import proposes targets such as "
             f"command:{missing[0].program}. To run such a line in a shell instead, add it to "
-            f"DCRON_SHELL: {missing[0].program!r}: {missing[0].argv!r}"
+            f"DCRON_SHELL: {missing[0].program!r}: {_without_secrets(missing[0].argv)!r}"
         )
     for name in in_shell:
         contents.notes.append(
@@ -109,6 +110,11 @@ def suggest_commands(
             "PATH. With --without-shell, it does this for more lines, and lists what each job "
             "omits."
         )
+
+
+def _without_secrets(argv: Sequence[str]) -> list[str]:
+    """Return the command with masks. A shell gets all words as one."""
+    return [" ".join(redact_secrets(words.split(" "))) for words in argv]
 
 
 def runs_as_command(line: CrontabLine, shell_name: str) -> bool:

@@ -58,7 +58,8 @@ class CronJob:
 
 
 def read(now: datetime, timezone: str = "") -> SourceContents:
-    """Read the setting. Raises ``SourceProblem`` or, for an unknown time zone, ``InvalidSchedule``.
+    """Read the setting. Raises ``SourceProblem`` or, for an unknown ``timezone``,
+    ``InvalidSchedule``.
 
     ``timezone``: the zone of the machine whose cron reads the crontab. Empty: that of the jobs as
     last imported, so that a later import or the doctor compares with the same zone. If they have
@@ -68,7 +69,7 @@ def read(now: datetime, timezone: str = "") -> SourceContents:
     if not isinstance(setting, list | tuple) or not setting:
         raise SourceProblem("The setting CRONJOBS is missing or empty.")
     known = "" if timezone else imported_zone()
-    zone = check_zone(timezone or known) if timezone or known else machine_zone()
+    zone = _zone(timezone, known)
     contents = SourceContents(source=SOURCE)
     times: Counter[str] = Counter()
     for number, job in enumerate(setting, 1):
@@ -94,6 +95,20 @@ def read(now: datetime, timezone: str = "") -> SourceContents:
     if module := getattr(settings, "CRONTAB_DJANGO_SETTINGS_MODULE", None):
         contents.notes.append(f"Jobs run with the settings of the workers, and not with {module}.")
     return contents
+
+
+def _zone(timezone: str, known: str) -> str:
+    if timezone:
+        return check_zone(timezone)
+    if not known:
+        return machine_zone()
+    try:
+        return check_zone(known)
+    except InvalidSchedule:
+        raise SourceProblem(
+            f"The jobs were imported with the time zone {known}, which this machine doesn't know. "
+            "Pass --timezone."
+        ) from None
 
 
 def runs_since(since: datetime) -> SourceRuns:

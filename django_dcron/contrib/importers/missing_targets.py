@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from keyword import iskeyword
 
 from django.core.management import get_commands
 
@@ -31,7 +32,7 @@ def registration_lines(modules: Mapping[str, str]) -> list[str]:
     safe = {
         name: module
         for name, module in modules.items()
-        if module and all(map(str.isidentifier, name.split(".")))
+        if module and all(part.isidentifier() and not iskeyword(part) for part in name.split("."))
     }
     if not safe:
         return []
@@ -42,24 +43,31 @@ def registration_lines(modules: Mapping[str, str]) -> list[str]:
     ]
 
 
-def needed_arguments(command: str, words: Sequence[str], options: Iterable[str] = ()) -> list[str]:
+def needed_arguments(
+    command: str, words: Sequence[str], keywords: Collection[str] = ()
+) -> list[str]:
     """Return the names of the arguments that ``DCRON_COMMANDS`` must list for a call.
 
-    ``words`` are the words of the command line, ``options`` the names of keyword arguments. If
+    ``words`` are the words of the command line, ``keywords`` the names of keyword arguments. If
     there is a word that isn't an option, all positional arguments of the command are listed. If the
-    command can't be loaded, only the options among the words are listed.
+    command or its arguments can't be loaded, only the options among the words are listed.
     """
-    names = [word.partition("=")[0] for word in words if word.startswith("-")]
+    names = [_option_name(word) for word in words if word.startswith("-")]
     try:
         loaded = commands.load_command(command)
-    except Exception:  # the command's module may raise any error
+        known = commands.argument_names(loaded)
+        of_keywords = commands.names_of_keywords(loaded, keywords)
+    except Exception:  # the command's code may raise any error
         return list(dict.fromkeys(names))
-    known = commands.argument_names(loaded)
     if len(names) < len(words):
         hidden = set(loaded.stealth_options)
         names += [name for name in known if not name.startswith("-") and name not in hidden]
-    names += [name for name in known if name.lstrip("-").replace("-", "_") in {*options}]
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys([*names, *of_keywords]))
+
+
+def _option_name(word: str) -> str:
+    """Return the name of an option without its value, which may be a secret: ``-pVALUE``."""
+    return word.partition("=")[0] if word.startswith("--") else word[:2]
 
 
 def suggest_targets(contents: SourceContents) -> None:

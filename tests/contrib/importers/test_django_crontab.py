@@ -134,6 +134,54 @@ def test_command_that_cannot_be_loaded_does_not_stop_the_import(
     assert done["commands"] == {"dumpdata": ["--all"]}
 
 
+def test_arguments_that_cannot_be_read_stop_neither_the_import_nor_the_doctor(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``add_arguments`` may use the database."""
+    monkeypatch.setattr(commands, "argument_names", Mock(side_effect=RuntimeError("no table")))
+    settings.CRONJOBS = [
+        ("0 3 * * *", "tests.app.tasks.ok"),
+        ("0 4 * * *", COMMAND, ["dumpdata", "sites", "--all"]),
+    ]
+    done = call("import", "django-crontab", "--timezone", "UTC", "--apply", "--json").json
+    assert done["commands"] == {"dumpdata": ["--all"]}
+    assert find_changes(Job.objects.all(), NOW)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((["dumpdata", "-pS3cr3t", "-a"],), ["-p", "-a"]),
+        ((["dumpdata"], {"use_natural_foreign_keys": True}), ["--natural-foreign"]),
+    ],
+)
+def test_suggested_arguments_have_no_values_and_are_those_that_the_setting_needs(
+    arguments: tuple[Any, ...], expected: list[str], settings: Settings
+) -> None:
+    settings.CRONJOBS = [("0 4 * * *", COMMAND, *arguments)]
+    done = call("import", "django-crontab", "--timezone", "UTC", "--json").json
+    assert done["commands"] == {"dumpdata": expected}
+
+
+def test_function_that_no_code_can_name_is_not_registered(settings: Settings) -> None:
+    settings.CRONJOBS = [("0 1 * * *", "shop.cron.import.run")]
+    assert call("import", "django-crontab", "--json").json["registrations"] == []
+
+
+def test_imported_zone_that_this_machine_does_not_know_is_a_problem_of_the_source(
+    settings: Settings,
+) -> None:
+    settings.CRONJOBS = [("30 3 * * *", "tests.app.tasks.ok")]
+    call("import", "django-crontab", "--timezone", "UTC", "--apply")
+    job = Job.objects.get()
+    assert job.imported
+    job.imported["values"]["timezone"] = "US/Pacific-New"
+    job.save()
+    find_changes(Job.objects.all(), NOW)
+    refused = call("import", "django-crontab")
+    assert (refused.code, "Pass --timezone." in refused.err) == (2, True)
+
+
 def test_handover_uses_the_given_time_zone(settings: Settings) -> None:
     settings.CRONJOBS = JOBS[:1]
     zone = ("--timezone", "Europe/Berlin")

@@ -97,7 +97,7 @@ def freeze(
         scope or "*",
         format_time_to_store(frozen.until) if frozen.until else None,
         frozen.reason,
-        extra={"event": "frozen", "namespace": scope, "until": until},
+        extra={"event": "frozen", "namespace": scope, "until": frozen.until},
     )
     return frozen
 
@@ -223,19 +223,23 @@ def unfreeze(namespace: str | None = None, *, reason: str | None = None, by: str
     using, scope = alias_for(Freeze), namespace or ALL_NAMESPACES
     rows = Freeze.objects.using(using)
     with transaction.atomic(using=using):
-        in_force = rows.in_force().filter(namespace=scope)
-        wanted = in_force if reason is None else in_force.filter(reason=reason.strip())
-        if not wanted.update(until=UtcNow(), ended_by=by[:LONGEST_NAME]):
-            if (other := in_force.first()) is not None:
-                text = _("The freeze in force has another reason (%(by)s: %(reason)s).")
-                user = other.frozen_by or TranslatableText(_("Someone"))
-                raise NotPossible(text, code="other_reason", by=user, reason=other.reason)
+        current = rows.in_force().filter(namespace=scope).select_for_update().first()
+        if current is None:
             if scope:
                 text, values = _("The namespace %(namespace)s isn't frozen."), {"namespace": scope}
             else:
                 text, values = _("There is no freeze of all namespaces."), {}
             raise NotPossible(text, code="not_frozen", **values)
-        ended = rows.get(namespace=scope)
+        # Some databases compare texts without regard to case.
+        if reason is not None and reason.strip() != current.reason:
+            raise NotPossible(
+                _("The freeze in force has another reason (%(by)s: %(reason)s)."),
+                code="other_reason",
+                by=current.frozen_by or TranslatableText(_("Someone")),
+                reason=current.reason,
+            )
+        rows.filter(pk=current.pk).update(until=UtcNow(), ended_by=by[:LONGEST_NAME])
+        ended = rows.get(pk=current.pk)
         record_changes(
             [AuditedChange(AuditAction.UNFREEZE, ended, reason=ended.reason)], using, by=by
         )

@@ -193,7 +193,8 @@ def prepare(command: DocumentedCommand) -> list[str]:
         source = words[words.index("--source") + 1]
         Job.objects.filter(name="nightly-report").update(import_source=source, import_key="1")
     if words[0] == "unfreeze":
-        control.freeze("deploy", words[2] if "--namespace" in words else None)
+        reason = words[words.index("--reason") + 1] if "--reason" in words else "deploy"
+        control.freeze(reason, words[2] if "--namespace" in words else None)
     if words[0] == "resume":
         reason = words[words.index("--reason") + 1] if "--reason" in words else "deploy"
         control.pause_many(Job.objects.all(), reason)

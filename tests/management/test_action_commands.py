@@ -524,8 +524,8 @@ def test_pause_says_that_runs_which_are_due_still_start() -> None:
     assert document("pause", "report")[1]["results"][0]["cautions"] == []
 
 
-def test_pause_says_which_due_runs_start_when_the_freeze_ends() -> None:
-    """The pause doesn't withdraw them, and the end of the freeze starts them."""
+def test_pause_says_which_due_runs_wait_for_the_end_of_a_freeze() -> None:
+    """The pause doesn't withdraw them, so they may start after the freeze."""
     jobs = {name: make_idle_job(name=name) for name in ("both", "frozen", "manual")}
     for name in ("both", "frozen"):
         make_run(jobs[name], "pending")
@@ -533,13 +533,13 @@ def test_pause_says_which_due_runs_start_when_the_freeze_ends() -> None:
         make_run(jobs[name], "queued", trigger="manual")
     control.freeze("deploy")
     results = document("pause", *jobs)[1]["results"]
-    started = [each["cautions"][0]["message"].split(" despite")[0] for each in results]
-    still = "1 run that is due still starts"
-    assert started == [
-        f"{still} (and 1 more when the freeze ends)",
-        f"{still} when the freeze ends",
-        still,
-    ]
+    texts = [each["cautions"][0]["message"].partition(" To cancel")[0] for each in results]
+    starts = "1 run that is due still starts despite the pause."
+    waits = (
+        "1 due run waits for the end of the freeze. The misfire policy then decides, despite the "
+        "pause."
+    )
+    assert texts == [f"{starts} {waits}", waits, starts]
 
 
 def test_pause_and_freeze_refuse_a_duration_of_zero() -> None:

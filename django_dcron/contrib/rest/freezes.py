@@ -80,6 +80,14 @@ class FreezeQuery(StrictSerializer):
     )
 
 
+class EndFreezeQuery(StrictSerializer):
+    reason = serializers.CharField(
+        required=False,
+        help_text="The reason of the freeze to end. If another freeze has replaced it, it isn't "
+        "ended.",
+    )
+
+
 class FreezeViewSet(BaseViewSet):
     lookup_url_kwarg = "freeze_id"
 
@@ -127,12 +135,14 @@ class FreezeViewSet(BaseViewSet):
         "End a freeze",
         {204: None},
         permissions=("view_job", "freeze_jobs"),
-        error_responses={409: "The freeze has ended."},
+        query=EndFreezeQuery,
+        error_responses={409: "The freeze has ended, or has another reason than the given one."},
     )
     def destroy(self, request: Request, freeze_id: str) -> Response:
+        reason = self.validate(EndFreezeQuery, request.query_params).get("reason")
         freeze = row_or_404(visible_freezes(self.scope), number_or_404(freeze_id))
         self._check_affected_jobs_visible(freeze.namespace)
-        control.unfreeze(freeze.namespace, by=request.user.get_username())
+        control.unfreeze(freeze.namespace, reason=reason, by=request.user.get_username())
         return Response(status=204)
 
     def _check_affected_jobs_visible(self, namespace: str) -> None:

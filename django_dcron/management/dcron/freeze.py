@@ -26,7 +26,7 @@ HELP = (
     "cases, nothing was frozen."
 )
 EXAMPLES = """
-freeze --reason deploy --for 30m
+freeze --reason "deploy 2.1" --for 30m
 freeze --reason "database maintenance" --until 2026-12-01T09:00
 freeze --namespace shop --reason incident-4711
 freeze --reason rollback --for 1h --replace

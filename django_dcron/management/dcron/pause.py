@@ -123,28 +123,35 @@ def _pause_locked(
 
 
 def _due_runs(job_ids: Collection[int], using: str) -> tuple[dict[int, int], dict[int, int]]:
-    """Return how many due runs of each job start despite the pause, and how many a freeze holds."""
+    """Return how many due runs of each job start despite the pause, and how many a freeze holds.
+
+    Runs may start between the two queries.
+    """
     runs = Run.objects.using(using).filter(job__in=job_ids, state__in=UNFINISHED - {State.RUNNING})
     all_due = runs.due(database_now(using))
     due, every = (
         dict(each.order_by().values_list("job").annotate(count=Count("pk")))
         for each in (all_due.not_frozen(), all_due)
     )
-    return due, {pk: number - due.get(pk, 0) for pk, number in every.items()}
+    return due, {pk: max(number - due.get(pk, 0), 0) for pk, number in every.items()}
 
 
 def _cautions(job: Job, due: int, held: int) -> tuple[str, ...]:
-    """Name the runs that still start, and those that start when the freeze ends."""
-    if not (due or held):
+    """Name the runs that still start, and those that may start after the freeze."""
+    texts = []
+    if due:
+        runs = number_of(due, "run that is due still starts", "runs that are due still start")
+        texts.append(f"{runs} despite the pause.")
+    if held:
+        runs = number_of(held, "due run waits", "due runs wait")
+        texts.append(
+            f"{runs} for the end of the freeze. The misfire policy then decides, despite the pause."
+        )
+    if not texts:
         return ()
-    runs = number_of(due or held, "run that is due still starts", "runs that are due still start")
-    if due and held:
-        runs += f" (and {held} more when the freeze ends)"
-    elif held:
-        runs += " when the freeze ends"
     states = " ".join(f"--state {state}" for state in sorted(UNFINISHED - {State.RUNNING}))
     how = f"manage.py dcron cancel {shlex.quote(str(job))} {states}"
-    return (f"{runs} despite the pause. To cancel what hasn't started: {how}",)
+    return (" ".join([*texts, f"To cancel what hasn't started: {how}"]),)
 
 
 def _unchanged(reason: str, until: datetime | None) -> ActionOutcome:

@@ -24,7 +24,7 @@ HELP = (
 EXAMPLES = """
 unfreeze
 unfreeze --namespace shop
-unfreeze --reason deploy
+unfreeze --reason "deploy 2.1"
 """
 
 

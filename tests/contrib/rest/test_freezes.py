@@ -53,6 +53,17 @@ def test_freeze_of_someone_else_is_replaced_only_on_request(api: Api) -> None:
     assert Freeze.objects.get().reason == "deploy"
 
 
+def test_delete_with_a_reason_ends_no_freeze_that_has_replaced_the_own_one(api: Api) -> None:
+    """Both are in the row of the namespace, so their ids are the same."""
+    freeze = api.post("freezes/", {"reason": "deploy"}).json()
+    api.delete(f"freezes/{freeze['id']}/")
+    control.freeze("incident 4711")
+    refused = problem(api.delete(f"freezes/{freeze['id']}/?reason=deploy"), 409)
+    assert "incident 4711" in refused["detail"]
+    assert Freeze.objects.in_force().exists()
+    assert api.delete(f"freezes/{freeze['id']}/?reason=incident 4711").status_code == 204
+
+
 def test_freezes_are_filtered_by_namespace(api: Api) -> None:
     make_idle_job(namespace="shop")
     control.freeze("incident")

@@ -87,8 +87,8 @@ def _target_problems(job: Any) -> Iterator[CheckMessage]:
         yield Warning(
             f"Job {job} would fail: {error}",
             hint="Correct the job, or register its target and import its module in cron.py of an "
-            "installed app, which every process imports. If this release removes the target, pause "
-            f"the job first (manage.py dcron pause {shlex.quote(str(job))}).",
+            "installed app, which every process imports. If this release renames or removes the "
+            f"target, pause the job first (manage.py dcron pause {shlex.quote(str(job))}).",
             id="django_dcron.W003",
         )
     except InvalidArguments as error:

@@ -25,7 +25,7 @@ from django_dcron.conf import settings
 from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis import cluster
-from django_dcron.diagnosis.bounded_count import MAX_COUNTED
+from django_dcron.diagnosis.bounded_count import MAX_COUNTED, count_up_to
 from django_dcron.diagnosis.failing_jobs import FAILS_AS_MUTED, KEEPS_FAILING
 from django_dcron.diagnosis.long_runs import find_long_runs, running_for_long
 from django_dcron.diagnosis.overdue import (
@@ -45,7 +45,7 @@ from django_dcron.dispatch.queues import queue_name
 from django_dcron.jobs.pausing import AUTO_PAUSED
 from django_dcron.models import Attempt, Cursor, Freeze, Incident, Job, Node, Run
 from django_dcron.models.job import JobQuerySet
-from django_dcron.models.job_states import IS_FAILING, IS_QUARANTINED
+from django_dcron.models.job_states import HANDOVER_REASONS, IS_FAILING, IS_QUARANTINED
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.facts import (
     NAMES_LISTED,
@@ -234,7 +234,11 @@ def _jobs(jobs: JobQuerySet, groups: list[dict[str, Any]], lately: Q) -> dict[st
         name: total(name) for name in ("jobs", "enabled_jobs", "ran_lately", "failures_lately")
     }
     if facts["jobs"] and not facts["enabled_jobs"]:
-        facts["user_pauses"] = find_user_pauses(jobs)
+        pauses = find_user_pauses(jobs)
+        waiting = count_up_to(jobs.filter(enabled=False, pause_reason__in=HANDOVER_REASONS))
+        # After a handback, no job is enabled. The few that users have paused aren't the reason.
+        if sum(each.number for each in pauses) >= waiting:
+            facts["user_pauses"] = pauses
     facts["has_outcome"] = total("with_outcome") > 0
     queues = {queue_name(each["target"], each["queue"]) for each in groups if each["scheduled"]}
     facts["job_queues"] = tuple(sorted(queues - {""}))

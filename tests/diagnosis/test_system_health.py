@@ -585,6 +585,16 @@ def test_jobs_that_users_disabled_without_a_reason_are_a_warning(
     assert problems() == set(), "the handover enables the job"
 
 
+def test_pause_by_a_user_is_no_warning_if_most_jobs_are_handed_back() -> None:
+    """The user's reason isn't why no job is enabled, and its job shouldn't be resumed."""
+    make_node()
+    with acting(lambda: Actor("ann", via=Via.CLI)):
+        control.pause(make_idle_job(), "acme left")
+        for handed_back, expected in ((1, {Problem.ALL_JOBS_PAUSED}), (2, set())):
+            control.pause(make_idle_job(), HANDED_BACK)
+            assert problems() == expected, handed_back
+
+
 def test_job_that_an_import_disabled_is_not_paused_by_a_user() -> None:
     make_node()
     job = make_idle_job(import_source="redbeat", import_key="1")

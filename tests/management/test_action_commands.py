@@ -1376,6 +1376,14 @@ def test_rerun_says_that_runs_of_an_unknown_target_fail() -> None:
         assert (code, message.count("Runs fail: Unknown target 'shop.cron.gone'")) == (0, 2)
 
 
+def test_rerun_of_one_run_says_how_to_see_its_end() -> None:
+    ended = make_run(make_idle_job(name="idle"), "failed")
+    code, message = call("rerun", str(ended.pk))
+    made = Run.objects.get(rerun_of=ended)
+    last = message.splitlines()[-1]
+    assert (code, last) == (0, f"To see how it ends: manage.py dcron history {made.pk}")
+
+
 def test_run_that_is_named_twice_is_rerun_once() -> None:
     run = make_run(make_idle_job(name="idle"), "failed")
     code, shown = document("rerun", str(run.pk), str(run.pk)[:23])

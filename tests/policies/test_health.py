@@ -1269,10 +1269,12 @@ def test_remedy_for_unknown_targets_depends_on_the_import_of_task_modules() -> N
     assert remedy(False).startswith("Restart the process if it runs older code.")
 
 
-def test_remedy_for_unknown_targets_begins_with_the_job_if_a_target_is_similar() -> None:
+def test_remedy_for_unknown_targets_names_a_similar_target_last() -> None:
+    """In a deploy, web processes are restarted last: the similar target may be an old name."""
     given = facts(unknown_targets=NamedCount(1, ("b.old",)), similar_targets=("b.new",))
     (issue,) = assess(given).issues
-    assert str(issue.remedy).startswith("Did you mean 'b.new'? Correct the jobs ")
+    assert str(issue.remedy).startswith("Restart the process if it runs older code.")
+    assert str(issue.remedy).endswith("Did you mean 'b.new'?")
     (hidden,) = assess(given.visible(jobs=False, nodes=True)).issues
     assert "b.new" not in str(hidden.remedy)
 

@@ -91,7 +91,7 @@ class ShadowComparison:
     edited: Changes = field(default_factory=dict)
     """Maps the fields of ``TIMES`` that differ to the job's value and the source's.
 
-    Empty if the runs match.
+    Empty if no run was compared.
     """
 
     @property
@@ -193,8 +193,12 @@ def compare_shadows(
 
 
 def _with_edits(compared: ShadowComparison, entry: SourceEntry) -> ShadowComparison:
-    """Add the differences of the schedules, which may explain those of the runs."""
-    if not compared.differs:
+    """Add the differences of the schedules, which may explain those of the runs.
+
+    A run may match although the job skips others: an occurrence that the job no longer has looks
+    like a late run of the one before.
+    """
+    if not compared.compared:
         return compared
     values = {name: entry.values[name] for name in TIMES if name in entry.values}
     planned = with_values(compared.job, values, DEFAULT_OPTIONS)

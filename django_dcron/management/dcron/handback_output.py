@@ -22,7 +22,8 @@ def show_handback(out: Output, each: Handback, *, applied: bool) -> None:
     elif each.key is None:
         out.line(f"! {each.job} is gone from the source, and stays as it is here", WARNING)
     else:
-        out.line(f"{'paused' if applied else 'pause'} {each.job}", GOOD)
+        done = "paused" if applied else "already paused" if each.job.awaits_handover else "pause"
+        out.line(f"{done} {each.job}", GOOD)
 
 
 def show_handback_result(

@@ -168,8 +168,12 @@ def _show_report(
             "count from a minute after the import on, and some schedulers store theirs minutes "
             "later."
         )
-    if late := max((shadow.late for shadow in shadows), default=timedelta()):
-        out.line(f"Maximum delay of the other scheduler for the same run: {_seconds(late)}.")
+    unedited = [shadow for shadow in shadows if shadow.late and not shadow.edited]
+    if latest := max(unedited, key=lambda shadow: shadow.late, default=None):
+        out.line(
+            "Maximum delay of the other scheduler for the same run: "
+            f"{_seconds(latest.late)} ({latest.job})."
+        )
 
 
 def difference_reason(difference: Difference) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -82,7 +82,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         raise usage_error("Name runs or select jobs, not both.")
     if runs:
         _require_no_selectors(options)
-        bulk_actions.perform_plan(output, _plan_of_named(runs), options, asks=False)
+        made: list[Run] = []
+        bulk_actions.perform_plan(output, _plan_of_named(runs, made), options, asks=False)
+        if len(made) == 1 and not output.is_json:
+            output.line(f"To see how it ends: manage.py dcron history {made[0].pk}")
         return
     _require_selectors(jobs, options)
     found = _selected_runs(jobs, options)
@@ -111,9 +114,10 @@ def _require_selectors(jobs: Sequence[Job], options: dict[str, Any]) -> None:
         )
 
 
-def _plan_of_named(runs: Sequence[Run]) -> Plan[Run]:
+def _plan_of_named(runs: Sequence[Run], made: list[Run]) -> Plan[Run]:
+    """Return the plan, which adds the new runs to ``made``."""
     actions = [bulk_actions.action_on_run(run) for run in runs]
-    return Plan(actions, "rerun", bulk_actions.one_by_one(_rerun), noun="run")
+    return Plan(actions, "rerun", bulk_actions.one_by_one(partial(_rerun, made)), noun="run")
 
 
 def _plan_of_selected(runs: Sequence[Run]) -> Plan[Run]:
@@ -167,11 +171,11 @@ def _runs_of(jobs: Sequence[Job], options: dict[str, Any]) -> Iterator[list[Run]
         yield sorted(runs, key=lambda run: (order[run.job_id], run.scheduled_at))
 
 
-def _rerun(run: Run) -> ActionOutcome:
+def _rerun(made: list[Run], run: Run) -> ActionOutcome:
     cautions = start_cautions(run.job)
     with bulk_actions.refusing_contention(alias_for(Run)):
-        made = control.rerun(run)
-    return _outcome(made, cautions)
+        made.append(control.rerun(run))
+    return _outcome(made[-1], cautions)
 
 
 def _rerun_in_batches() -> Callable[[Sequence[Run]], list[ActionOutcome | Exception]]:

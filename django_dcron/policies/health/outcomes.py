@@ -167,8 +167,8 @@ def _unknown_targets(facts: SystemFacts) -> Issue:
     elif facts.similar_targets:
         remedy = TranslatableText(
             _(
-                "Did you mean %(near)s? Correct the jobs that manage.py dcron doctor lists, or "
-                "restart the process if it runs older code."
+                "Restart the process if it runs older code. Otherwise, correct the jobs that "
+                "manage.py dcron doctor lists. Did you mean %(near)s?"
             ),
             near=any_of([repr(target) for target in facts.similar_targets]),
         )

@@ -181,6 +181,7 @@ def test_handover_keeps_jobs_paused_that_were_paused_by_name(waits: str, reason:
     call("import", SOURCE, "--apply", *(["--disabled"] if waits == "imported" else []))
     if waits == "handed back":
         assert hand_back() == (0, {"jobs": ["other", "p-1", "p-2"]})
+        assert "already paused other\n" in call("handover", SOURCE, "--back").out
     skipped = call("pause", "*", "--reason", "deploy", "--yes").out
     assert "skipped 3 jobs" in skipped
     assert "paused until the handover" in skipped

@@ -20,6 +20,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -58,20 +59,28 @@ AT_BOOT = (
 )
 
 
+class ZoneOrigin(Enum):
+    """What determines the time zone of lines without ``CRON_TZ``."""
+
+    OPTION = auto()
+    LAST_IMPORT = auto()
+    SETTING = auto()
+
+
 def read(
     text: str,
     timezone: str,
     *,
     system: bool = False,
     path: str = "-",
-    zone_is_default: bool = True,
+    zone_origin: ZoneOrigin = ZoneOrigin.SETTING,
     without_shell: bool = False,
 ) -> SourceContents:
     """Parse a crontab.
 
     ``timezone``: the zone of the crontab's machine, which applies to lines without a preceding
-    ``CRON_TZ``. ``zone_is_default``: whether the user passed no time zone. ``path``: identifies the
-    crontab among others. ``without_shell``: see ``crontab_lines.read_lines``.
+    ``CRON_TZ``. ``zone_origin``: who chose it. ``path``: identifies the crontab among others.
+    ``without_shell``: see ``crontab_lines.read_lines``.
     """
     contents = SourceContents(source=f"{CRONTAB}{path}")
     lines = list(read_lines(text, timezone, contents, system=system, without_shell=without_shell))
@@ -102,8 +111,12 @@ def read(
             "file."
         )
     if not all(line.states_timezone for line in lines):
-        other = " To use another one, pass --timezone." if zone_is_default else ""
-        contents.notes.append(f"Times without CRON_TZ are in the time zone {timezone}.{other}")
+        text = f"Times without CRON_TZ are in the time zone {timezone}"
+        if zone_origin is ZoneOrigin.LAST_IMPORT:
+            text += ", as in the last import"
+        if zone_origin is not ZoneOrigin.OPTION:
+            text += ". To use another one, pass --timezone"
+        contents.notes.append(f"{text}.")
     return contents
 
 

@@ -22,7 +22,7 @@ from django.conf import settings
 from django_dcron.contrib.importers.crontab import check_schedule
 from django_dcron.contrib.importers.missing_targets import suggest_targets
 from django_dcron.contrib.importers.names import name_digest
-from django_dcron.contrib.importers.origins import imported_jobs_of
+from django_dcron.contrib.importers.origins import imported_zone
 from django_dcron.contrib.importers.source_contents import (
     EntryRefused,
     SourceContents,
@@ -68,7 +68,7 @@ def read(now: datetime, timezone: str = "") -> SourceContents:
     setting = getattr(settings, "CRONJOBS", None)
     if not isinstance(setting, list | tuple) or not setting:
         raise SourceProblem("The setting CRONJOBS is missing or empty.")
-    known = "" if timezone else imported_zone()
+    known = "" if timezone else imported_zone(SOURCE)
     zone = _zone(timezone, known)
     contents = SourceContents(source=SOURCE)
     times: Counter[str] = Counter()
@@ -114,13 +114,6 @@ def _zone(timezone: str, known: str) -> str:
 def runs_since(since: datetime) -> SourceRuns:
     """Raise ``SourceProblem``: only cron's log has the runs."""
     raise SourceProblem("cron stores no runs, so there is nothing to compare.")
-
-
-def imported_zone() -> str:
-    """Return the time zone that all jobs had when they were imported. Empty if none."""
-    values = [(job.imported or {}).get("values", {}) for job in imported_jobs_of(SOURCE)]
-    zones = {str(each["timezone"]) for each in values if each.get("timezone")}
-    return zones.pop() if len(zones) == 1 else ""
 
 
 def machine_zone() -> str:

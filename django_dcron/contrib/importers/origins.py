@@ -94,6 +94,13 @@ def imported_jobs_of(source: str) -> list[Job]:
     return list(Job.objects.using(alias_for(Job)).filter(import_source=stored_source(source)))
 
 
+def imported_zone(source: str) -> str:
+    """Return the time zone that all jobs of the source had when imported. Empty if none."""
+    values = [(job.imported or {}).get("values", {}) for job in imported_jobs_of(source)]
+    zones = {str(each["timezone"]) for each in values if each.get("timezone")}
+    return zones.pop() if len(zones) == 1 else ""
+
+
 def _with_deletions(matches: list[EntryMatch], source: str) -> list[EntryMatch]:
     deleted = DeletedImport.objects.using(alias_for(DeletedImport)).filter(
         import_source=stored_source(source)

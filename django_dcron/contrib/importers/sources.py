@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from django.conf import settings
+
 from django_dcron.contrib.importers import (
     apscheduler,
     celery_beat,
@@ -23,8 +25,16 @@ from django_dcron.contrib.importers import (
     redbeat,
     tasks_scheduler,
 )
-from django_dcron.contrib.importers.source_contents import SourceContents, SourceProblem, SourceRuns
+from django_dcron.contrib.importers.crontab import ZoneOrigin
+from django_dcron.contrib.importers.origins import imported_zone
+from django_dcron.contrib.importers.source_contents import (
+    CRONTAB,
+    SourceContents,
+    SourceProblem,
+    SourceRuns,
+)
 from django_dcron.jobs.portable import DocumentSyntax
+from django_dcron.schedules.zones import check_zone
 from django_dcron.utils.docs_links import with_link
 from django_dcron.utils.suggestions import did_you_mean
 
@@ -125,29 +135,38 @@ def read_file(
     timezone: str,
     namespace: str,
     *,
-    zone_is_default: bool,
     without_shell: bool = False,
 ) -> SourceContents:
-    """Read a file. Raises ``SourceProblem``.
+    """Read a file. Raises ``SourceProblem`` or, for an unknown time zone, ``InvalidSchedule``.
 
-    ``timezone``: the time zone of a crontab. ``zone_is_default``: whether the user passed no
-    time zone.
-    ``without_shell``: see ``crontab.read``.
+    ``timezone``: the time zone of a crontab. Empty: that of all its jobs as last imported, or else
+    ``TIME_ZONE``. ``without_shell``: see ``crontab.read``.
     """
+    if timezone:
+        check_zone(timezone)
     text, form = _text(path), form or file_format_of(path)
     if form in (FileFormat.JSON, FileFormat.YAML):
         if without_shell:
             raise SourceProblem(WITHOUT_SHELL_PROBLEM)
         return export.read(text, DocumentSyntax(form.value), namespace)
     location = path if path == STANDARD_INPUT else str(Path(path).absolute())
+    zone, zone_origin = _zone_of_crontab(location, timezone)
     return crontab.read(
         text,
-        timezone,
+        check_zone(zone),
         system=form is FileFormat.SYSTEM_CRONTAB,
         path=location,
-        zone_is_default=zone_is_default,
+        zone_origin=zone_origin,
         without_shell=without_shell,
     )
+
+
+def _zone_of_crontab(location: str, timezone: str) -> tuple[str, ZoneOrigin]:
+    if timezone:
+        return timezone, ZoneOrigin.OPTION
+    if known := imported_zone(f"{CRONTAB}{location}"):
+        return known, ZoneOrigin.LAST_IMPORT
+    return settings.TIME_ZONE, ZoneOrigin.SETTING
 
 
 def file_format_of(path: str) -> FileFormat:

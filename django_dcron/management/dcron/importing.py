@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings as django_settings
 from django.core.exceptions import ValidationError
 from django.core.management.base import CommandParser
 from django.db import transaction
@@ -48,7 +47,6 @@ from django_dcron.management.dcron.import_texts import (
 from django_dcron.management.dcron.output import Output
 from django_dcron.models import Job
 from django_dcron.policies.job_labels import DEFAULT_NAMESPACE
-from django_dcron.schedules.zones import check_zone
 from django_dcron.utils.suggestions import did_you_mean
 
 
@@ -61,8 +59,8 @@ def add_source_options(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--timezone",
-        help="time zone of a crontab's machine (default: TIME_ZONE, for django-crontab that of "
-        "the last import, or else of this machine)",
+        help="time zone of a crontab's machine (default: that of the last import, or else "
+        "TIME_ZONE, for django-crontab that of this machine)",
     )
     users = ", ".join(name for name, allowed in OPTIONS.items() if "app" in allowed)
     parser.add_argument(
@@ -92,14 +90,12 @@ def read_source(options: dict[str, Any]) -> SourceContents:
             return sources.read_scheduler(source, database_now(alias_for(Job)), source_options)
         if options["app"]:
             raise usage_error(f"--app can't be used with a file. Sources: {', '.join(SCHEDULERS)}.")
-        zone = check_zone(options["timezone"] or django_settings.TIME_ZONE)
         form = FileFormat(options["format"]) if options["format"] else None
         return sources.read_file(
             source,
             form,
-            zone,
+            options["timezone"] or "",
             options["namespace"] or "",
-            zone_is_default=not options["timezone"],
             without_shell=options.get("without_shell", False),
         )
     except InvalidSchedule as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
-from django.db.models import Count
+from django.db.models import Count, Q
 
 from django_dcron import control
 from django_dcron.db.contention import despite_contention
@@ -123,17 +123,15 @@ def _pause_locked(
 
 
 def _due_runs(job_ids: Collection[int], using: str) -> tuple[dict[int, int], dict[int, int]]:
-    """Return how many due runs of each job start despite the pause, and how many a freeze holds.
-
-    Runs may start between the two queries.
-    """
+    """Return how many due runs of each job start despite the pause, and how many a freeze holds."""
     runs = Run.objects.using(using).filter(job__in=job_ids, state__in=UNFINISHED - {State.RUNNING})
-    all_due = runs.due(database_now(using))
-    due, every = (
-        dict(each.order_by().values_list("job").annotate(count=Count("pk")))
-        for each in (all_due.not_frozen(), all_due)
+    all_due = runs.due(database_now(using)).order_by()
+    start = Q(pk__in=all_due.not_frozen().values("pk"))
+    counts = all_due.values_list("job").annotate(
+        due=Count("pk", filter=start), held=Count("pk", filter=~start)
     )
-    return due, {pk: max(number - due.get(pk, 0), 0) for pk, number in every.items()}
+    found = list(counts)
+    return {pk: due for pk, due, _held in found}, {pk: held for pk, _due, held in found}
 
 
 def _cautions(job: Job, due: int, held: int) -> tuple[str, ...]:

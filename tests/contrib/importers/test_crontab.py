@@ -1047,6 +1047,21 @@ def test_note_names_variables_of_the_printed_settings_that_may_be_secret() -> No
     assert "os.environ['API_KEY']" in note
 
 
+def test_later_import_uses_the_zone_of_the_last_one(tmp_path: Path, settings: Settings) -> None:
+    """The zone is an option, so a later import may be without it."""
+    settings.DCRON_COMMANDS = ["check"]
+    file = tmp_path / "crontab"
+    file.write_text("0 3 * * * python manage.py check\n")
+    assert "in the time zone UTC. To use" in call("import", str(file)).out
+    given = call("import", str(file), "--timezone", "Asia/Tokyo", "--apply").out
+    assert "in the time zone Asia/Tokyo.\n" in given
+    again = call("import", str(file)).out
+    assert "1 same" in again
+    assert "in the time zone Asia/Tokyo, as in the last import. To use another one" in again
+    moved = call("import", str(file), "--timezone", "UTC").out
+    assert "timezone: Asia/Tokyo -> UTC" in moved
+
+
 def test_default_time_zone_is_named_only_if_a_line_needs_it() -> None:
     def is_named(text: str) -> bool:
         return any("Times without CRON_TZ" in note for note in read(text).notes)

@@ -44,8 +44,8 @@ class Tenant:
     def __init__(self, pk: int):
         self.pk = pk
 
-    def save(self) -> None:
-        post_save.send(sender=Tenant, instance=self, created=True, raw=False, using="default")
+    def save(self, raw: bool = False) -> None:
+        post_save.send(sender=Tenant, instance=self, created=True, raw=raw, using="default")
 
     def delete(self) -> None:
         post_delete.send(sender=Tenant, instance=self, using="default")
@@ -99,6 +99,11 @@ def test_jobs_follow_their_tenants(shop: dict[str, Any]) -> None:
     assert Job.objects.get().version == 2
     tenant.delete()
     assert not Job.objects.exists()
+
+
+def test_loaddata_saves_no_job(shop: dict[str, Any]) -> None:
+    Tenant(101).save(raw=True)
+    assert names_of_jobs() == []
 
 
 def test_rollback_of_the_example_leaves_the_job_as_it_was(shop: dict[str, Any]) -> None:

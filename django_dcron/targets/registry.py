@@ -17,8 +17,8 @@ from django_dcron.utils.suggestions import nearest
 
 _NOT_DEFINED = _("no task or @cron function has this name")
 _REGISTER = _(
-    "Register the function with shared_task, which needs no Celery app, in cron.py of an installed "
-    "app, which every process imports"
+    "Register the function with shared_task, which needs no Celery app, and import its module in "
+    "cron.py of an installed app, which every process imports"
 )
 
 KNOWN_LISTED = 5

@@ -182,7 +182,7 @@ def test_commands_return_the_responses(admin_user: User, shop: dict[str, Any]) -
 
 
 def test_one_off_job_runs_at_its_time_rounded_up_to_a_second() -> None:
-    code = block('f"@at').replace("sales.jobs.remind", "tests.app.tasks.echo")
+    code = block('f"@at').replace("shop.tasks.remind", "tests.app.tasks.echo")
     before = database_now("default") + timedelta(minutes=10)
     exec(code, {})  # noqa: S102
     job = Job.objects.get(name="remind-7")

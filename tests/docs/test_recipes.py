@@ -18,7 +18,7 @@ from tests.docs.test_documents import ROOT
 TEXT = (ROOT / "docs" / "how-to" / "recipes.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 RECIPES = BLOCKS[: len(PRESETS)]
-FUNCTION, COMMAND = BLOCKS[len(PRESETS) :]
+FUNCTION, SETTINGS, COMMAND = BLOCKS[len(PRESETS) :]
 
 
 @pytest.mark.parametrize(("name", "block"), list(zip(PRESETS, RECIPES, strict=True)))
@@ -51,8 +51,10 @@ def test_recipe_of_a_function_runs_the_management_command() -> None:
 
 @pytest.mark.django_db
 def test_recipe_of_commands_saves_jobs_at_each_deploy(settings: Settings) -> None:
-    settings.DCRON_SHELL = {"backup": ["pg_dump", "shop"]}
-    settings.DCRON_COMMANDS = ["check"]
+    allowed: dict[str, Any] = {}
+    exec(compile(SETTINGS, "recipes.md", "exec"), allowed)  # noqa: S102
+    settings.DCRON_SHELL = allowed["DCRON_SHELL"]
+    settings.DCRON_COMMANDS = allowed["DCRON_COMMANDS"]
     names: dict[str, Any] = {"__name__": "recipes"}
     with targets.isolated_registry():
         exec(compile(FUNCTION, "recipes.md", "exec"), names)  # noqa: S102

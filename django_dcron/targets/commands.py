@@ -28,6 +28,7 @@ from django_dcron.exceptions import InvalidArguments
 from django_dcron.targets.base import Invocation, Target, TargetKind, first_line
 from django_dcron.utils.messages import TranslatableText
 from django_dcron.utils.messages import gettext_noop as _
+from django_dcron.utils.suggestions import nearest
 
 PREFIX = "command:"
 OUTPUT_OPTIONS = ("stdout", "stderr")
@@ -300,8 +301,16 @@ def keys() -> list[str]:
 
 def why_unknown(key: str) -> TranslatableText:
     name = key.removeprefix(PREFIX)
-    if name in settings.COMMANDS:
-        text = _("DCRON_COMMANDS allows %(name)s, but no management command has this name")
-    else:
+    commands = get_commands()
+    near: TranslatableText | str = ""
+    if name in commands:
         text = _("DCRON_COMMANDS doesn't list %(name)s. Add it there, or use another target")
-    return TranslatableText(text, name=repr(name))
+    elif name in settings.COMMANDS:
+        text = _("DCRON_COMMANDS allows %(name)s, but no management command has this name")
+    elif near := nearest(name, commands.keys() - settings.COMMANDS):
+        text = _(
+            "no management command has this name (similar, but not in DCRON_COMMANDS: %(near)s)"
+        )
+    else:
+        text = _("no management command has this name")
+    return TranslatableText(text, name=repr(name), near=near)

@@ -60,15 +60,23 @@ def test_command_listed_in_settings_is_a_target(stock: Target) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "near"),
-    [("command:flush", ""), ("command:stok", "'command:stock'"), ("command:vanished", "")],
+    ("key", "exists", "near"),
+    [
+        ("command:flush", True, ""),
+        ("command:stok", False, "'command:stock'"),
+        ("command:flsh", False, "DCRON_COMMANDS: 'flush'"),
+        ("command:nothing_like_it", False, ""),
+        ("command:vanished", False, ""),
+    ],
 )
-def test_unlisted_or_missing_command_is_refused(key: str, near: str) -> None:
+def test_unlisted_or_missing_command_is_refused(key: str, exists: bool, near: str) -> None:
     with pytest.raises(UnknownTarget) as caught:
         targets.get(key)
     params = caught.value.params
     assert params["target"] == repr(key)
-    assert all(text in str(caught.value) for text in ("DCRON_COMMANDS", repr(key), near))
+    assert all(text in str(caught.value) for text in (repr(key), near))
+    assert ("Add it there" in str(caught.value)) is exists
+    assert ("no management command has this name" in str(caught.value)) is not exists
 
 
 def test_command_output_and_errors_go_to_stdout(

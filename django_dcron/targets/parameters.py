@@ -102,10 +102,10 @@ def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _describe_parameter(parameter: Parameter, hint: Any) -> TargetParameter:
     is_required = parameter.default is Parameter.empty
     default = None if is_required else _plain(parameter.default)
-    hint, accepts_none = _without_none(hint)
-    hint, model = _without_model(hint)
+    hint, accepts_none = without_none(hint)
+    hint, model = without_model(hint)
     if model is not None:
-        hint, is_optional = _without_none(hint)
+        hint, is_optional = without_none(hint)
         accepts_none = accepts_none or is_optional
     choices = _choices(hint)
     if hint is Parameter.empty and default is not None:
@@ -129,7 +129,7 @@ def _describe_parameter(parameter: Parameter, hint: Any) -> TargetParameter:
     )
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:
+def without_none(hint: Any) -> tuple[Any, bool]:
     """Return the type without ``None``, and whether ``None`` was one of its members."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint, False
@@ -138,7 +138,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return (others[0] if len(others) == 1 else Any), len(others) < len(members)
 
 
-def _without_model(hint: Any) -> tuple[Any, type[Model] | None]:
+def without_model(hint: Any) -> tuple[Any, type[Model] | None]:
     """Return the type without the metadata of ``Annotated``, and the model that it names."""
     if typing.get_origin(hint) is not Annotated:
         return hint, None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+import types
+import typing
+from collections.abc import Callable, Iterable
 from enum import Enum
 from inspect import Parameter, Signature
 from typing import Any
 
 from django_dcron.exceptions import InvalidArguments
+from django_dcron.targets.parameters import without_model, without_none
 from django_dcron.utils.messages import gettext_noop as _
 from django_dcron.utils.suggestions import nearest
 
@@ -43,7 +46,11 @@ def signature_of(function: Callable[..., Any]) -> Signature | None:
 
 
 def signature_text(signature: Signature | None) -> str:
-    """Return the signature as in code. Only short, plain defaults are shown."""
+    """Return the signature as in code.
+
+    A type is shown without its module, and a row's key with its model as the type. Only short,
+    plain defaults are shown.
+    """
     if signature is None:
         return ""
     parameters = [
@@ -54,21 +61,56 @@ def signature_text(signature: Signature | None) -> str:
 
 
 def _annotation(parameter: Parameter) -> Any:
-    written = parameter.annotation  # text, under ``from __future__ import annotations``
-    return _UnquotedText(written) if isinstance(written, str) else written
+    hint = parameter.annotation
+    return hint if hint is Parameter.empty else _UnquotedText(_type_text(hint))
+
+
+def _type_text(hint: Any) -> str:
+    """Return a type hint as in code, such as ``list[int] | None``."""
+    if isinstance(hint, str):  # under ``from __future__ import annotations``
+        return hint
+    if isinstance(hint, list):  # the parameters of a ``Callable``
+        return f"[{_type_texts(hint)}]"
+    if hint is None or hint is type(None):
+        return "None"
+    plain, model = without_model(hint)
+    if model is not None:
+        _key, accepts_none = without_none(plain)
+        return f"{model.__name__} | None" if accepts_none else model.__name__
+    origin, arguments = typing.get_origin(plain), typing.get_args(plain)
+    if origin in (typing.Union, types.UnionType):
+        return _type_texts(arguments, " | ")
+    if origin is typing.Literal:
+        return f"Literal[{', '.join(repr(_enum_text(each)) for each in arguments)}]"
+    if arguments:
+        return f"{_type_text(origin)}[{_type_texts(arguments)}]"
+    if isinstance(plain, typing.ForwardRef):
+        return plain.__forward_arg__
+    return plain.__name__ if isinstance(plain, type) else inspect.formatannotation(plain)
+
+
+def _type_texts(hints: Iterable[Any], separator: str = ", ") -> str:
+    return separator.join("..." if each is ... else _type_text(each) for each in hints)
 
 
 def _default(parameter: Parameter) -> Any:
-    default = parameter.default
-    if isinstance(default, Enum) and default.name:
-        return _UnquotedText(f"{type(default).__name__}.{default.name}")
-    if default is Parameter.empty or default is None or isinstance(default, bool | int | float):
+    default = _enum_text(parameter.default)
+    if default is Parameter.empty or default is None:
+        return default
+    if isinstance(default, bool | int | float | _UnquotedText):
         return default
     return (
         default
         if isinstance(default, str) and len(default) <= LONGEST_DEFAULT
         else _UnquotedText("…")
     )
+
+
+def _enum_text(value: Any) -> Any:
+    """Return a member of an enum as in code, such as ``Mode.FAST``, and other values unchanged."""
+    if isinstance(value, Enum) and value.name:
+        return _UnquotedText(f"{type(value).__name__}.{value.name}")
+    return value
 
 
 def check_call(signature: Signature | None, args: list[Any], kwargs: dict[str, Any]) -> None:

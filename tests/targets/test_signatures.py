@@ -2,10 +2,13 @@
 
 import inspect
 import sys
+from collections.abc import Callable
+from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Annotated, Any, Literal, Optional
 
 import pytest
+from django.contrib.auth.models import User
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,6 +134,28 @@ def test_signature_text_shows_only_short_plain_defaults() -> None:
         "(city: str, /, days: int = 1, *rest: Any"
     )
     assert signature_text(signature_of(nothing)) == "()"
+
+
+def typed(
+    user: Annotated[int, User],
+    copy: Annotated[int | None, User] = None,
+    deputy: Annotated[int, User] | None = None,
+    group: Annotated[str, "a name"] = "",
+    channel: Literal["mail", 3, Mode.FAST] = "mail",
+    at: datetime | None = None,
+    notify: Callable[[int], str] | None = None,
+    sizes: tuple[int, ...] = (),
+    by_name: Optional["Mode"] = None,
+) -> None: ...
+
+
+def test_signature_text_shows_readable_types() -> None:
+    assert signature_text(signature_of(typed)) == (
+        "(user: User, copy: User | None = None, deputy: User | None = None, group: str = '', "
+        "channel: Literal['mail', 3, Mode.FAST] = 'mail', at: datetime | None = None, "
+        "notify: Callable[[int], str] | None = None, sizes: tuple[int, ...] = …, "
+        "by_name: Mode | None = None)"
+    )
 
 
 @pytest.mark.skipif(sys.version_info < (3, 14), reason="annotations are evaluated at once")

@@ -373,6 +373,8 @@ def test_each_empty_required_input_has_an_error(admin_client: Client) -> None:
         arguments = refused.context["adminform"].form.arguments
         assert list(arguments.inputs.errors) == ["city", "password"]
         assert not arguments.opens_json
+        # By this id, the script finds the error that the page has already.
+        assert refused.content.decode().count('id="id_argument-city_error"') == 1
         tab = refused.context["tabs"][0]
         assert (tab.name, tab.errors) == ("general", 2)
         preview = refused.context["preview"]

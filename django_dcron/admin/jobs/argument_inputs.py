@@ -124,8 +124,12 @@ class ArgumentInputs(forms.Form):
             is_needed = parameter.is_required and not parameter.omitted_is_none
             if is_needed and name not in self.errors and not self._has_value(name):
                 self.missing.append(name)
-                # ``add_error`` requires submitted data.
-                self.errors[name] = self.error_class([_("Enter a value.")])
+                self._set_error(name, _("Enter a value."))
+
+    def _set_error(self, name: str, message: str) -> None:
+        """Add the error as ``add_error`` does, which requires submitted data."""
+        field_id = self[name].auto_id
+        self.errors[name] = self.error_class([message], renderer=self.renderer, field_id=field_id)
 
     def _has_value(self, name: str) -> bool:
         if self.is_bound and name in self.changed_data:

@@ -237,12 +237,13 @@ def argument_names(command: BaseCommand) -> list[str]:
 
 def names_of_keywords(command: BaseCommand, keywords: Collection[str]) -> list[str]:
     """Return the names in ``DCRON_COMMANDS`` of the arguments that these keyword arguments set."""
-    return [
+    names = [
         name
         for action in _actions(command)
         if action.dest in keywords or _name_of_option(action) in keywords
         for name in _names_of(action, [])
     ]
+    return [*names, *(name for name in command.stealth_options if name in keywords)]
 
 
 def _parser_of(command: BaseCommand) -> ArgumentParser:

@@ -14,6 +14,8 @@ from django_dcron.contrib.importers.source_contents import SourceContents
 from django_dcron.targets import MASK, redact_secrets
 
 SECRET = re.compile(r"pass|pwd|token|secret|key|auth|sig|cred|dsn|bearer|@|://", re.IGNORECASE)
+SHORT_PASSWORD = re.compile(r"\s-p\S")
+"""An option such as ``-pVALUE``."""
 
 
 def missing_commands(contents: SourceContents) -> dict[str, list[str]]:
@@ -90,7 +92,7 @@ def suggest_commands(
         contents.notes.append(
             "A management command needs no shell, so the import proposes targets such as "
             f"command:{missing[0].program}. To run such a line in a shell instead, add it to "
-            f"DCRON_SHELL: {missing[0].program!r}: {_without_secrets(missing[0].argv)!r}"
+            f"DCRON_SHELL: {missing[0].program!r}: {_shown_argv(missing[0].argv)!r}"
         )
     for name in in_shell:
         contents.notes.append(
@@ -112,9 +114,10 @@ def suggest_commands(
         )
 
 
-def _without_secrets(argv: Sequence[str]) -> list[str]:
-    """Return the command with masks. A shell gets all words as one."""
-    return [" ".join(redact_secrets(words.split(" "))) for words in argv]
+def _shown_argv(argv: Sequence[str]) -> list[str]:
+    """Return the words of the command, or only the first one if the others may have a secret."""
+    text = " ".join(argv)
+    return [argv[0], "..."] if SECRET.search(text) or SHORT_PASSWORD.search(text) else [*argv]
 
 
 def runs_as_command(line: CrontabLine, shell_name: str) -> bool:

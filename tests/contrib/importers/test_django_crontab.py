@@ -153,6 +153,7 @@ def test_arguments_that_cannot_be_read_stop_neither_the_import_nor_the_doctor(
     [
         ((["dumpdata", "-pS3cr3t", "-a"],), ["-p", "-a"]),
         ((["dumpdata"], {"use_natural_foreign_keys": True}), ["--natural-foreign"]),
+        ((["flush"], {"reset_sequences": False}), ["reset_sequences"]),  # a stealth option
     ],
 )
 def test_suggested_arguments_have_no_values_and_are_those_that_the_setting_needs(
@@ -160,7 +161,7 @@ def test_suggested_arguments_have_no_values_and_are_those_that_the_setting_needs
 ) -> None:
     settings.CRONJOBS = [("0 4 * * *", COMMAND, *arguments)]
     done = call("import", "django-crontab", "--timezone", "UTC", "--json").json
-    assert done["commands"] == {"dumpdata": expected}
+    assert done["commands"] == {arguments[0][0]: expected}
 
 
 def test_function_that_no_code_can_name_is_not_registered(settings: Settings) -> None:

@@ -5,6 +5,8 @@ from itertools import count, cycle
 from typing import Any
 from uuid import uuid4
 
+from django.db.models import F, QuerySet
+
 from django_dcron import control
 from django_dcron.db.now import database_now
 from django_dcron.models import Attempt, AuditEntry, Job, Node, Run
@@ -33,6 +35,11 @@ def forget_entries() -> None:
     """Delete all audit entries, as if the changes so far had been made without ``control``."""
     entries = AuditEntry.objects.all()
     entries.delete_for_retention(list(entries.values_list("pk", flat=True)))
+
+
+def age_pauses(age: timedelta) -> None:
+    """Change the audit log as if each pause had been ``age`` earlier."""
+    QuerySet(AuditEntry).filter(action="pause").update(at=F("at") - age)
 
 
 def make_idle_job(**fields: Any) -> Job:

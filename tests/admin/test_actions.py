@@ -37,7 +37,7 @@ from tests.admin.conftest import (
     messages,
     run_url,
 )
-from tests.factories import entries_by_users
+from tests.factories import age_pauses, entries_by_users
 
 
 def _press(client: Client, row: Job | Run, action: str, **sent: str) -> Any:
@@ -347,6 +347,15 @@ def test_number_of_queries_does_not_grow_with_the_runs(admin_client: Client, act
             assert len(_history(run)) == 1
         assert all(_history(job) == [] for job in jobs)
     assert counts[0] == counts[1]
+
+
+def test_resume_says_how_many_occurrences_were_due_during_the_pause(admin_client: Client) -> None:
+    job = make_job(schedule="@daily")
+    control.pause(job, "moving")
+    age_pauses(timedelta(days=3))
+    done, caution = messages(_press(admin_client, job, "resume"))
+    assert done == f"“{job}”: {resumed_text(job)}"
+    assert "3 occurrences" in caution
 
 
 @pytest.mark.parametrize("chosen", [("old",), ("old", "other")])

@@ -53,7 +53,7 @@ from django_dcron.utils.bounded_text import OMISSION_MARK, BoundedText
 from tests.conftest import StartProcess
 from tests.diagnosis.test_system_health import worker_replies
 from tests.docs.test_documents import ROOT
-from tests.factories import make_idle_job, make_job, make_node, make_run
+from tests.factories import age_pauses, make_idle_job, make_job, make_node, make_run
 from tests.lock_holder import has_usual_lock_limit, keeping_open, lock_runs
 from tests.management import calling
 from tests.waiting import TIMEOUT
@@ -491,6 +491,29 @@ def test_pause_without_reason_names_user() -> None:
     assert call("pause", "first") == (0, f"first: paused until resumed: by {getuser()}\n")
 
 
+def test_resume_of_a_named_job_says_which_backfill_runs_what_was_due_during_the_pause() -> None:
+    job = make_job(name="nightly report", schedule="@daily")
+    call("pause", "nightly report")
+    age_pauses(timedelta(days=3))
+    code, shown = document("resume", "nightly report")
+    (caution,) = shown["results"][0]["cautions"]
+    assert code == 0
+    assert "3 occurrences" in caution["message"]
+    *_, command = caution["message"].partition("manage.py dcron ")
+    assert call(*shlex.split(command), "--no-wait")[0] == 0
+    assert Run.objects.filter(job=job, trigger="backfill").count() == 3
+
+
+def test_resume_counts_nothing_for_selected_jobs_and_after_a_short_pause() -> None:
+    make_job(name="report", schedule="@daily")
+    call("pause", "report")
+    age_pauses(timedelta(days=3))
+    assert document("resume", "--all", "--yes")[1]["results"][0]["cautions"] == []
+    make_idle_job(name="yearly")
+    call("pause", "yearly")
+    assert document("resume", "yearly")[1]["results"][0]["cautions"] == []
+
+
 def test_refused_resume_does_not_stop_other_jobs() -> None:
     over, job = make_job(name="over"), make_job(name="fine")
     call("pause", "fine", "over")
@@ -896,12 +919,12 @@ def test_the_twin_that_a_later_batch_resumes_names_the_other(
     monkeypatch.setattr(bulk_actions, "JOBS_AT_ONCE", 1)
     target = "tests.app.tasks.ok"
     jobs = [
-        make_job(name="declared", target=target, declared={}),
-        make_job(
+        make_idle_job(name="declared", target=target, declared={}),
+        make_idle_job(
             name="imported", target=f"{prefix}{target}", import_source="redbeat", import_key="k"
         ),
-        make_job(name="by-hand", target=target),
-        make_job(name="other", target="tests.app.tasks.echo", import_source="redbeat"),
+        make_idle_job(name="by-hand", target=target),
+        make_idle_job(name="other", target="tests.app.tasks.echo", import_source="redbeat"),
     ]
     control.pause_many(jobs)
     second = "imported" if first == "declared" else "declared"

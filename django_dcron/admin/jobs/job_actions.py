@@ -18,6 +18,7 @@ from django_dcron.admin.actions import error_text, submitted_reason, validated_d
 from django_dcron.admin.jobs.arguments_form import ArgumentsForm
 from django_dcron.admin.jobs.copying import duplicate_job
 from django_dcron.admin.object_action import ActionResult, ObjectAction
+from django_dcron.diagnosis.pause_occurrences import counted_pauses, without_run
 from django_dcron.diagnosis.start_caution import (
     handover_cautions,
     start_cautions,
@@ -106,7 +107,11 @@ def _pause_job(job: Job, reason: str, until: datetime | None) -> ActionResult:
 
 def _resume(request: HttpRequest, job: Job) -> ActionResult:
     cautions = handover_cautions(job)
+    pause = counted_pauses([job]).get(job.pk)
     control.resume(job)
+    if (during_pause := without_run(job, pause)) is not None:
+        advice = _("To run them, use Backfill.")
+        cautions = (*cautions, f"{during_pause} {advice}")
     return ActionResult(resumed_text(job), cautions=cautions)
 
 

@@ -86,20 +86,26 @@ class LoggedPause:
     at: datetime
     reason: str
     user: str
+    """Empty if the scheduler or a program paused the job."""
+
+
+def pauses_of(jobs: Iterable[Job]) -> dict[int, LoggedPause]:
+    """Return the pause of each job for its present reason, if the log has it.
+
+    It may be an edit that disabled the job, and it may have no reason. A sync or an import that
+    disabled the job isn't a pause. A job that was restored as paused has the pause of the deleted
+    job.
+    """
+    return _pauses({job.pk: job.pause_reason for job in jobs})
 
 
 def pauses_by_users(jobs: Iterable[Job]) -> dict[int, LoggedPause]:
-    """Return the pause of each job for its present reason, if the log names a user.
-
-    It may be an edit that disabled the job, and it may have no reason. A sync or an import that
-    disabled the job isn't a pause by the user who started it. A job that was restored as paused has
-    the pause of the deleted job.
-    """
-    return _pauses_by_users({job.pk: job.pause_reason for job in jobs})
+    """Return ``pauses_of`` for which the log names a user."""
+    return {key: pause for key, pause in pauses_of(jobs).items() if pause.user}
 
 
-def _pauses_by_users(reasons: Mapping[int, str]) -> dict[int, LoggedPause]:
-    latest: dict[int, LoggedPause | None] = {}  # None if the last switch isn't a pause by a user
+def _pauses(reasons: Mapping[int, str]) -> dict[int, LoggedPause]:
+    latest: dict[int, LoggedPause | None] = {}  # None if the last switch isn't a pause
     for keys in batches_of_keys(reasons.keys()):
         switches = AuditEntry.objects.using(alias_for(AuditEntry)).filter(
             action__in=_SWITCHES,
@@ -122,10 +128,10 @@ def _pauses_by_users(reasons: Mapping[int, str]) -> dict[int, LoggedPause]:
     pauses = {
         key: pause
         for key, pause in latest.items()
-        if pause is not None and pause.user and pause.reason == reasons[key]
+        if pause is not None and pause.reason == reasons[key]
     }
     if deleted := _deleted_jobs_of(reasons.keys() - latest.keys()):
-        earlier = _pauses_by_users({old: reasons[key] for key, old in deleted.items()})
+        earlier = _pauses({old: reasons[key] for key, old in deleted.items()})
         pauses |= {key: earlier[old] for key, old in deleted.items() if old in earlier}
     return pauses
 

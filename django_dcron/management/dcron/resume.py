@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -14,7 +15,9 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_arguments import unknown_target_problem
 from django_dcron.diagnosis.job_state import next_run_of
+from django_dcron.diagnosis.pause_occurrences import PauseOccurrences, counted_pauses, without_run
 from django_dcron.diagnosis.start_caution import handover_cautions, twin_cautions
+from django_dcron.diagnosis.why.explanation_data import schedule_zone_of
 from django_dcron.jobs.bulk_skips import why_not_resumed
 from django_dcron.jobs.sync import is_no_longer_declared
 from django_dcron.management.dcron import bulk_actions
@@ -26,7 +29,8 @@ from django_dcron.management.dcron.output import Output, add_json, time_text
 from django_dcron.models import Cursor, Job
 
 HELP = (
-    "Resume jobs. Occurrences during the pause aren't run; use dcron backfill for them. A "
+    "Resume jobs. Occurrences during the pause aren't run. For jobs that are named one by one, the "
+    "output has their number and the dcron backfill command that runs them. A "
     "selection by pattern or option skips jobs that aren't paused, that code no longer declares or "
     "that wait for a handover, and asks for confirmation. Without --reason, it includes jobs that "
     "were paused for other reasons. Exit codes: 1 if a job couldn't be resumed (the others are) or "
@@ -61,14 +65,15 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     plan = Plan(
         [bulk_actions.action_on_job(job) for job in selected.rows if job.pk not in skipped],
         "resume",
-        _resume,
+        partial(_resume, named=selected.named),
         bulk_actions.JOBS_AT_ONCE,
         skipped=[*skipped.values()],
     )
     bulk_actions.perform_plan(Output(command, options), plan, options, asks=selected.by_criteria)
 
 
-def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
+def _resume(jobs: Sequence[Job], named: Collection[Job]) -> list[ActionOutcome | Exception]:
+    pauses = counted_pauses([job for job in jobs if job in named])
     before = [(job.enabled, job.version) for job in jobs]
     of_handover = {job.pk: handover_cautions(job) for job in jobs}
     refused = control.resume_many(jobs)
@@ -82,7 +87,11 @@ def _resume(jobs: Sequence[Job]) -> list[ActionOutcome | Exception]:
             (job.enabled, job.version) == earlier,
             next_runs.get(job.pk),
             problem_of(job.target),
-            (twins.get(job.pk, ""), *of_handover[job.pk]),
+            (
+                twins.get(job.pk, ""),
+                *of_handover[job.pk],
+                _pause_caution(job, without_run(job, pauses.get(job.pk))),
+            ),
         )
         for position, (job, earlier) in enumerate(zip(jobs, before, strict=True))
     ]
@@ -114,3 +123,12 @@ def _done(
         {"enabled": job.enabled, "next": next_run},
         cautions,
     )
+
+
+def _pause_caution(job: Job, during_pause: PauseOccurrences | None) -> str:
+    if during_pause is None:
+        return ""
+    start = during_pause.since.astimezone(schedule_zone_of(job)).isoformat(timespec="seconds")
+    command = f"manage.py dcron backfill {shlex.quote(str(job))} {start} now"
+    # No full stop after a command, so that it can be copied.
+    return f"{during_pause} To run them: {command}"

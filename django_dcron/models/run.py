@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import models
-from django.db.models import Case, F, OuterRef, Q, Value, When
+from django.db.models import Case, F, Func, OuterRef, Q, Value, When
 from django.utils import translation
 from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
@@ -80,7 +80,7 @@ def new_run_id() -> uuid.UUID:
     return uuid.UUID(int=value)
 
 
-def claimed_ahead(now: datetime) -> Q:
+def claimed_ahead(now: datetime | Func) -> Q:
     """Match the undispatched runs that nodes claimed for occurrences after ``now``.
 
     With jitter, a run is due later than its occurrence. It isn't ahead in between.

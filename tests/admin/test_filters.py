@@ -320,13 +320,34 @@ def runs_by_age(db: None) -> dict[str, Run]:
         ("1h", {"1m"}),
         ("24h", {"1m", "2h"}),
         ("7d", {"1m", "2h", "30h"}),
-        ("nonsense", {"1m", "2h", "30h", "9d", "ahead"}),
+        ("nonsense", {"1m", "2h", "30h", "9d"}),
     ],
 )
 def test_when_filter_finds_runs_of_last_hours_or_days(
     find_rows: Find, runs_by_age: dict[str, Run], preset: str, expected: set[str]
 ) -> None:
     assert set(find_rows("run", f"when={preset}")) == {runs_by_age[name] for name in expected}
+
+
+def test_upcoming_runs_are_hidden_unless_the_user_asks_for_them(
+    find_rows: Find, runs_by_age: dict[str, Run]
+) -> None:
+    ahead = runs_by_age["ahead"]
+    late = make_run(ahead.job, database_now("default") - timedelta(seconds=5))
+    retry = make_run(ahead.job, database_now("default") + timedelta(hours=2), attempt=2)
+    by_default = find_rows("run", "")
+    assert {late, retry} <= set(by_default)
+    assert ahead not in by_default
+    for query in (
+        "upcoming=shown",
+        "state__exact=pending",
+        "state__in=queued,pending",
+        f"q={ahead.pk}",
+        f"q={str(ahead.pk)[:23]}",
+    ):
+        assert ahead in find_rows("run", query), query
+    assert ahead not in find_rows("run", "state__in=queued,running")
+    assert ahead not in find_rows("run", f"q={ahead.job.name}")
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
@@ -342,7 +363,7 @@ def test_today_filter_covers_day_in_site_time_zone(
     make_run(job, midnight - second)
     make_run(job, midnight + timedelta(days=1))
 
-    found = find_rows("run", "when=today")
+    found = find_rows("run", "when=today&upcoming=shown")
 
     assert (
         found == [last, first]

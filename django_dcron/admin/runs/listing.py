@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.db.models import OuterRef, Prefetch, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
@@ -36,9 +37,15 @@ from django_dcron.admin.lists.job_filter import SUGGESTIONS_URL, JobListFilter, 
 from django_dcron.admin.lists.saved_filters import SavedFiltersAdmin
 from django_dcron.admin.lists.text_filter import ReasonFilter
 from django_dcron.admin.lists.time_filter import TimeFilter
-from django_dcron.admin.runs.log_filter import LogFilter, RunChangeList, searches_logs
+from django_dcron.admin.runs.log_filter import (
+    LogFilter,
+    RunChangeList,
+    is_action_on_ticked_rows,
+    searches_logs,
+)
 from django_dcron.admin.visibility import admin_scope, filter_by_visible_jobs, is_hidden
 from django_dcron.db import clock
+from django_dcron.db.now import UtcNow
 from django_dcron.diagnosis.run_durations import (
     first_start_delay,
     run_duration,
@@ -46,15 +53,16 @@ from django_dcron.diagnosis.run_durations import (
     total_duration,
 )
 from django_dcron.diagnosis.run_history import first_attempts
-from django_dcron.diagnosis.run_ids import id_range_in
+from django_dcron.diagnosis.run_ids import id_range_in, id_range_of_text
 from django_dcron.models import Attempt, Job, Run
-from django_dcron.models.run import RunQuerySet
+from django_dcron.models.run import RunQuerySet, claimed_ahead
 from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.targets import redact_secrets
 from django_dcron.utils.bounded_text import with_ellipsis
 
 JOB_FILTERS: tuple[Any, ...] = (("job", JobListFilter), NamespaceFilter, TagFilter)
 """Filters whose choices name all jobs, including jobs without runs."""
+SHOWN = "shown"
 TRIGGER_TITLE = gettext_lazy("trigger (latest 100,000 runs)")
 
 
@@ -68,6 +76,40 @@ class TriggerFilter(titled_filter(TRIGGER_TITLE)):  # type: ignore[misc]  # made
         return queryset.shown_as(*triggers)
 
 
+class UpcomingFilter(admin.SimpleListFilter):
+    """Hide the runs that nodes have claimed ahead, unless the user asks for them.
+
+    Otherwise, they fill the first page in the seconds before many jobs are due. A filter by the
+    state *pending* and a search for the id of a run also ask for them.
+    """
+
+    title = gettext_lazy("upcoming runs")
+    parameter_name = "upcoming"
+    template = "admin/django_dcron/closed_filter.html"
+
+    def __init__(self, request: HttpRequest, params: Any, model: Any, model_admin: Any):
+        super().__init__(request, params, model, model_admin)
+        states = {*request.GET.getlist("state__exact"), *request.GET.getlist("state__in")}
+        self._is_unused = (
+            any(State.PENDING in each.split(",") for each in states)
+            or id_range_of_text(request.GET.get(SEARCH_VAR, "")) is not None
+            or is_action_on_ticked_rows(request)
+        )
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return [(SHOWN, _("Shown"))]
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        default, *others = super().choices(changelist)
+        yield {**default, "display": _("Hidden")}
+        yield from others
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Run]) -> QuerySet[Run]:
+        if self.value() == SHOWN or self._is_unused:
+            return queryset
+        return queryset.exclude(claimed_ahead(UtcNow()))
+
+
 class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]):
     list_display = ("scheduled", "job_link", "state_and_reason", "started", "took")
     list_display_links = ("scheduled",)
@@ -78,6 +120,7 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         ReasonFilter,
         LogFilter,
         ("trigger", TriggerFilter),
+        UpcomingFilter,
     )
     search_fields = ("job__name", "job__namespace")
     search_note = gettext_lazy("Enter up to eight words of a job name, or the ID of a run.")
@@ -89,8 +132,8 @@ class RunListAdmin(SavedFiltersAdmin[Run], HistoryAdmin[Run], ExportedAdmin[Run]
         (gettext_lazy("Waiting"), "state__exact=waiting"),
     )
     empty_text = gettext_lazy(
-        "No runs yet. A run appears here shortly before it is due if a node (manage.py "
-        "runcron) is running, or when someone runs a job now."
+        "No runs yet. A run appears here when it is due if a node (manage.py runcron) is "
+        "running, or when someone runs a job now."
     )
     exported = [
         ("id", lambda run: str(run.pk)),

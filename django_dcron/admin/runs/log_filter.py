@@ -61,7 +61,7 @@ class LogFilter(TextFilter):
         return queryset
 
 
-def _is_action_on_ticked_rows(request: HttpRequest) -> bool:
+def is_action_on_ticked_rows(request: HttpRequest) -> bool:
     """Return whether the request applies an action to rows that the user has ticked.
 
     By then, newer runs may have moved these rows out of the search.
@@ -80,7 +80,7 @@ class RunChangeList(ShortRowsChangeList):
     def get_queryset(self, request: HttpRequest, *args: Any, **options: Any) -> QuerySet[Run]:
         rows: QuerySet[Run] = super().get_queryset(request, *args, **options)
         spec = self._spec()
-        if spec is None or not spec.text or _is_action_on_ticked_rows(request):
+        if spec is None or not spec.text or is_action_on_ticked_rows(request):
             return rows
         if spec.older_than is not None:
             rows = runs_older_than(rows, spec.older_than)

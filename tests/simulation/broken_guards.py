@@ -494,7 +494,7 @@ def the_newest_waiting_run_is_woken(stack: ExitStack) -> None:
             return super().order_by(*(f"-{field}" for field in fields))
 
     def wake(job_id: int) -> Any:
-        with patch.object(transitions, "runs", lambda: Newest(Run)):
+        with patch.object(slot_queue, "runs", lambda: Newest(Run)):
             return real(job_id)
 
     real = put(stack, slot_queue, "wake_next", wake)

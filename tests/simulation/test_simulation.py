@@ -1,5 +1,6 @@
 """The simulator itself: a seed decides the whole history."""
 
+import ast
 import json
 import os
 import re
@@ -9,10 +10,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from types import ModuleType
 
 import pytest
 from django.db import ProgrammingError
 
+import django_dcron
 from tests.simulation import broken_guards, engine, plan, sessions, shrinking
 from tests.simulation.database import Database, is_write_in_with
 
@@ -156,6 +159,32 @@ def test_guard_can_be_broken_and_restored(name: str) -> None:
     for _ in range(2):
         with broken_guards.broken(name):  # fails if the replaced code was renamed
             pass
+
+
+def test_code_calls_what_guards_replace_where_they_replace_it() -> None:
+    """A module that imports a function keeps the real one when another module's is replaced.
+
+    Deletions and the cancellation of many runs do so. The guards don't concern them.
+    """
+    source = Path(broken_guards.__file__).read_text()
+    replaced = {
+        (owner, name)
+        for owner, name in re.findall(r"(?:put\(stack, |patch\.object\()(\w+), \"(\w+)\"", source)
+        if isinstance(getattr(broken_guards, owner), ModuleType)
+    }
+    assert len(replaced) > 20
+    package = Path(django_dcron.__file__).parent
+    modules = {getattr(broken_guards, owner).__name__: owner for owner, _ in replaced}
+    kept = [
+        f"{owner}.{alias.name} in {path.relative_to(package)}"
+        for path in package.rglob("*.py")
+        if path.name not in ("deletion.py", "bulk_cancellation.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (owner := modules.get(node.module or ""))
+        for alias in node.names
+        if (owner, alias.name) in replaced
+    ]
+    assert kept == []
 
 
 @pytest.mark.parametrize(

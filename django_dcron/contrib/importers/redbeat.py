@@ -82,6 +82,17 @@ def _server() -> tuple[str, bool]:
     return str(address), bool(app.conf.get(SETTING))
 
 
+def _require_server(app: Any) -> None:
+    """Raise ``SourceProblem`` if no setting names RedBeat's Redis."""
+    from redbeat import schedulers
+
+    if not schedulers.ensure_conf(app).redis_url:
+        raise SourceProblem(
+            "RedBeat's Redis is unknown: the Celery app has no broker_url. Run the command in the "
+            f"project with this app, or set {SETTING}."
+        )
+
+
 def runs_since(since: datetime) -> SourceRuns:
     """Return the latest run of each entry. Raises ``SourceProblem``."""
     times, unread = {}, {}
@@ -130,8 +141,11 @@ def why_running() -> str:
         from redbeat import schedulers
 
         app = schedulers.app_or_default()
+        _require_server(app)
         key = schedulers.ensure_conf(app).lock_key
         seconds = schedulers.get_redis(app).ttl(key) if key else -2
+    except SourceProblem:
+        raise
     except Exception as error:  # RedBeat is missing, or its Redis fails
         raise SourceProblem(f"RedBeat's lock can't be read: {in_one_line(error)}.") from error
     if seconds == -2:  # the key doesn't exist
@@ -155,6 +169,7 @@ def _read_entries(field: str) -> list[StoredField]:
     except ImportError:
         raise SourceProblem("celery-redbeat is not installed: pip install celery-redbeat") from None
     app = schedulers.app_or_default()
+    _require_server(app)
     config = schedulers.ensure_conf(app)
     entries: list[StoredField] = []
     try:

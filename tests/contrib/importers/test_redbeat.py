@@ -19,6 +19,7 @@ from django_dcron.models import Job
 from django_dcron.schedules.timetable import MICROSECOND
 from tests import services, settings
 from tests.celery_app import app
+from tests.factories import make_job
 from tests.management.calling import call
 
 pytestmark = pytest.mark.django_db
@@ -182,6 +183,16 @@ def test_stopped_redis_is_reported(redis_server: services.Server) -> None:
     assert result.code == 2
     assert f"{URL.removesuffix('?db=3').removesuffix('/3')}" in result.err
     assert "unreachable" in result.err
+
+
+@pytest.mark.parametrize("command", [("import", "redbeat"), ("handover", "redbeat")])
+def test_missing_redis_url_is_reported(command: tuple[str, ...]) -> None:
+    make_job(import_source="redbeat", import_key="redbeat:a")
+    app.conf.redbeat_redis_url = ""  # without this setting, RedBeat takes the app's broker_url
+    result = call(*command)
+    assert result.code in (1, 2)
+    assert redbeat.SETTING in result.err
+    assert "broker_url" in result.err
 
 
 def test_invalid_redis_url_is_reported() -> None:

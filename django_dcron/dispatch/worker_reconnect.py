@@ -15,6 +15,9 @@ worker that has loaded django-dcron's task therefore waits at most ``REPLY_TIMEO
 This also limits the connections of Celery's pool, which the event loop uses to answer remote
 control commands such as ``ping``.
 
+With RabbitMQ, the heartbeats end such a connection. But Celery then closes it with a command, and
+waits forever for the reply. Here, it waits at most ``AMQP_REPLY_TIMEOUT``.
+
 Invariants:
 
 - The pauses never exceed ``LONGEST_PAUSE``.
@@ -44,6 +47,11 @@ SILENCE = 6
 """Seconds after which a connection ends if the broker's machine acknowledges nothing."""
 REPLY_TIMEOUT = 5.0
 """Seconds to wait for a reply of Redis. No command of a worker takes Redis longer than 1 s."""
+AMQP_REPLY_TIMEOUT = 10.0
+"""Seconds to wait for a reply of RabbitMQ, which usually replies within milliseconds.
+
+A connection that waits for messages isn't limited.
+"""
 _KEEPALIVE = {
     "TCP_KEEPIDLE": SILENCE // 2,
     "TCP_KEEPINTVL": 1,
@@ -61,7 +69,7 @@ TRANSPORT_OPTIONS: dict[str, dict[str, Any]] = {
         "socket_timeout": REPLY_TIMEOUT,
         "socket_connect_timeout": REPLY_TIMEOUT,
     },
-    "py-amqp": {"socket_settings": SOCKET_OPTIONS},
+    "py-amqp": {"socket_settings": SOCKET_OPTIONS, "read_timeout": AMQP_REPLY_TIMEOUT},
 }
 """By the name of the transport's driver."""
 

@@ -88,6 +88,7 @@ def test_late_success_is_recorded_counted_and_not_applied(
     (store.parent / "release-1").touch()
     wait_until(lambda: len(read(store, "SELECT * FROM try")) == 2, TIMEOUT, what="the late write")
     to_database.restore()
+    cluster.wait_for_recovery("worker cut off from the database: its job goes on")
     late = Attempt.objects.filter(run=run, number=1, late_outcome="succeeded")
     wait_until(late.exists, TIMEOUT, what="the late success to be recorded")
 
@@ -110,6 +111,7 @@ def test_worker_stops_its_code_before_the_next_attempt_begins(
     """The worker decides this by its own clock, because it reaches no other process."""
     run = start_run_on_one_worker(cluster, to_database, store)
     to_database.restore()
+    cluster.wait_for_recovery("worker cut off from the database: the worker stops its job")
     cluster.account()
     first, second = Attempt.objects.filter(run=run).order_by("number")
     assert (first.outcome, first.late_outcome, second.outcome) == ("lost", "", "succeeded")

@@ -11,7 +11,8 @@ import pytest
 from django_dcron.models import Attempt
 from tests import services, settings
 from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, now, shorter_durations
-from tests.fault_proxy import BOTH_WAYS, FaultProxy, Way
+from tests.cluster.link_faults import LASTING_FAULTS, MOMENTARY_FAULTS, break_link
+from tests.fault_proxy import FaultProxy
 from tests.silent_proxy import SOCKETS
 from tests.waiting import wait_until
 
@@ -20,14 +21,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.postgresql, pytest.mark.mariadb]
 FAULT = 8 * SECOND
 """Duration of a fault: longer than the lease (6 s) and than the shortened run lease."""
 SHORTER = {"REDELIVER_AFTER": 5, "RUN_LEASE": 5}
-LASTING_FAULTS = [
-    "black hole",
-    "black hole, requests only",
-    "black hole, answers only",
-    "delay of 0.3 s",
-]
-RESETS = 3
-MOMENTARY_FAULTS = ["half-open", "reset within an answer"]
 
 
 class Links:
@@ -60,29 +53,10 @@ def links(redis_server: services.Server) -> Iterator[Links]:
         yield Links(redis_server, stack)
 
 
-def break_link(cluster: Cluster, proxy: FaultProxy, fault: str) -> None:
-    """Inject the fault. If it lasts, restore the link after ``FAULT``."""
-    if fault == "half-open":
-        proxy.half_open()
-        return
-    if fault == "reset within an answer":
-        before = proxy.resets
-        proxy.reset_next_answers(RESETS)
-        wait_until(lambda: proxy.resets == before + RESETS, TIMEOUT, what="the resets")
-        return
-    if fault == "delay of 0.3 s":
-        proxy.slow_down(0.3)
-    else:
-        ways = {"requests": (Way.TO_SERVER,), "answers": (Way.TO_CLIENT,)}
-        proxy.hold(*ways.get(fault.removeprefix("black hole, ").partition(" ")[0], BOTH_WAYS))
-    cluster.wait_for(now() + FAULT)
-    proxy.restore()
-
-
 def test_connections_are_reset_in_the_middle_of_an_answer(cluster: Cluster, links: Links) -> None:
     links.start(cluster)
     for (who, server), proxy in links.proxies.items():
-        break_link(cluster, proxy, "reset within an answer")
+        break_link(cluster, proxy, "reset within an answer", FAULT)
         cluster.wait_for_recovery(f"{who} - {server}: reset within an answer")
     cluster.account()
 
@@ -94,7 +68,7 @@ def test_workers_give_up_half_open_connections_to_redis(cluster: Cluster, links:
     """
     links.start(cluster, DCRON_TEST_HEARTBEAT="5")
     for _ in range(2):  # the second time, all connections have been used
-        break_link(cluster, links.proxies["workers", "Redis"], "half-open")
+        break_link(cluster, links.proxies["workers", "Redis"], "half-open", FAULT)
         cluster.wait_for_recovery("workers - Redis: half-open, checked every 5 s")
         wait_for_both_workers()
     cluster.account()
@@ -122,6 +96,6 @@ def test_no_run_is_lost_on_a_broken_link(
 ) -> None:
     links.start(cluster)
     for fault in [*LASTING_FAULTS, *MOMENTARY_FAULTS]:
-        break_link(cluster, links.proxies[who, server], fault)
+        break_link(cluster, links.proxies[who, server], fault, FAULT)
         cluster.wait_for_recovery(f"{who} - {server}: {fault}")
     cluster.account()

@@ -9,6 +9,7 @@ import pytest
 from django_dcron.models import Run
 from tests import services
 from tests.cluster.cluster import SECOND, TIMEOUT, Cluster, now, shorter_durations, suspended
+from tests.cluster.link_faults import LASTING_FAULTS, MOMENTARY_FAULTS, break_link
 from tests.fault_proxy import BOTH_WAYS, FaultProxy
 from tests.waiting import wait_until
 
@@ -88,14 +89,7 @@ def proxies(rabbitmq_server: services.RabbitmqServer) -> Iterator[dict[str, Faul
         yield made
 
 
-@pytest.mark.nightly
-def test_no_run_is_lost_when_one_side_is_partitioned_from_rabbitmq(
-    rabbitmq_server: services.RabbitmqServer,
-    proxies: dict[str, FaultProxy],
-    cluster: Cluster,
-    queue_type: str,
-) -> None:
-    """Connections stay open, but nothing passes until heartbeats and confirms are overdue."""
+def start_behind_proxies(cluster: Cluster, proxies: dict[str, FaultProxy], queue_type: str) -> None:
     envs = {
         who: shorter_durations(REDELIVER_AFTER=10)
         | {
@@ -107,6 +101,29 @@ def test_no_run_is_lost_when_one_side_is_partitioned_from_rabbitmq(
     }
     cluster.start(jobs=6, node_env=envs["nodes"], worker_env=envs["workers"])
     cluster.run_for(5)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("who", ["nodes", "workers"])
+def test_no_run_is_lost_on_a_broken_link_to_rabbitmq(
+    proxies: dict[str, FaultProxy], cluster: Cluster, queue_type: str, who: str
+) -> None:
+    start_behind_proxies(cluster, proxies, queue_type)
+    for fault in [*LASTING_FAULTS, *MOMENTARY_FAULTS]:
+        break_link(cluster, proxies[who], fault, FAULT)
+        cluster.wait_for_recovery(f"{who} - RabbitMQ: {fault}")
+    cluster.account()
+
+
+@pytest.mark.nightly
+def test_no_run_is_lost_when_one_side_is_partitioned_from_rabbitmq(
+    rabbitmq_server: services.RabbitmqServer,
+    proxies: dict[str, FaultProxy],
+    cluster: Cluster,
+    queue_type: str,
+) -> None:
+    """Connections stay open, but nothing passes until heartbeats and confirms are overdue."""
+    start_behind_proxies(cluster, proxies, queue_type)
 
     claimers = cluster.nodes_with_claims()
     proxies["nodes"].hold(*BOTH_WAYS)

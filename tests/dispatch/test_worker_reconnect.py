@@ -14,14 +14,17 @@ from kombu.utils import functional
 from django_dcron.dispatch import worker_reconnect
 from django_dcron.dispatch.broker_connection import TIMEOUT
 from django_dcron.dispatch.worker_reconnect import (
+    AMQP_REPLY_TIMEOUT,
     LONGEST_PAUSE,
     MORE_TRIES,
     REPLY_TIMEOUT,
     SILENCE,
+    TRANSPORT_OPTIONS,
     PromptReconnect,
 )
 from django_dcron.scheduler import backlog
 from tests import services
+from tests.fault_proxy import FaultProxy
 from tests.silent_proxy import SilentProxy
 
 
@@ -130,6 +133,25 @@ def test_worker_limits_its_wait_for_redis_on_each_connection() -> None:
         connections: list[Any] = [app.connection_for_read(), app.connection_for_write(), pooled]
         timeouts = [each.transport_options["socket_timeout"] for each in connections]
     assert timeouts == [REPLY_TIMEOUT] * 3
+
+
+@pytest.mark.mariadb
+@pytest.mark.slow
+def test_worker_closes_a_dead_connection_to_rabbitmq_behind_a_proxy(
+    rabbitmq_server: services.RabbitmqServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the limit, the test doesn't end."""
+    options = TRANSPORT_OPTIONS["py-amqp"]
+    assert options["read_timeout"] == AMQP_REPLY_TIMEOUT
+    monkeypatch.setitem(options, "read_timeout", 0.1)
+    proxy = FaultProxy(("127.0.0.1", rabbitmq_server.port))
+    app = worker_app(f"amqp://guest:guest@127.0.0.1:{proxy.port}//")
+    for connect in (app.connection_for_read, app.connection_for_write):
+        connection: Any = connect()
+        assert connection.default_channel.is_open
+        proxy.half_open()
+        connection.release()
+    proxy.close()
 
 
 def test_options_of_the_project_take_precedence() -> None:

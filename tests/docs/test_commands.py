@@ -20,6 +20,7 @@ from django_dcron.models import Attempt, Job, Run
 from django_dcron.testing import set_clock
 from tests.contrib.test_ics import file_of
 from tests.docs.test_documents import ROOT
+from tests.factories import make_job
 from tests.management.calling import call
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -29,6 +30,9 @@ COMMAND = re.compile(r"(?:^|[ /])manage\.py ([a-z_]+)(?: (?! )(.*?))?(?=   |$| \
 INLINE = re.compile(
     r"`(?:python )?(?:manage\.py (?!dcron)([a-z_]+)|(?:manage\.py )?dcron)(?: ([^`]+))?`"
 )
+
+PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b|\.\.\.|…")
+"""Such as SOURCE."""
 
 OTHER_DATABASE = "scheduler"
 """The alias of the docs' second database."""
@@ -40,6 +44,9 @@ NOT_EXECUTED = {
     "stop": "see start",
     "restart": "see start",
     "state": "see start",
+    "import redbeat": "needs RedBeat's entries; tests/contrib/importers has them",
+    "import huey": "needs an app of Huey; tests/contrib/importers has it",
+    "import django-crontab": "needs its setting; tests/contrib/importers has it",
     "import django-celery-beat": "needs the package's tables; tests/contrib/importers has them",
     "handover": "needs the package's tables; tests/contrib/importers/test_handover.py has them",
 }
@@ -117,7 +124,7 @@ def test_command_in_a_sentence_is_valid(command: DocumentedCommand) -> None:
     try:
         parse(command)
     except (CommandError, ArgumentError) as error:
-        if not re.search(r"\b[A-Z]{3,}\b", command.arguments):  # a placeholder such as SOURCE
+        if not PLACEHOLDER.search(command.arguments):
             raise AssertionError(command) from error
 
 
@@ -130,12 +137,23 @@ def why_not_executed(command: DocumentedCommand) -> str:
     )
 
 
-EXECUTED = [command for command in DCRON_COMMANDS if not why_not_executed(command)]
+COMPLETE_SENTENCES = [
+    command
+    for command in SENTENCES
+    if command.name == "dcron"
+    and len(command.words) > 1
+    and command.arguments not in {each.arguments for each in DCRON_COMMANDS}
+    and not PLACEHOLDER.search(command.arguments)
+]
+EXECUTED = [
+    command for command in DCRON_COMMANDS + COMPLETE_SENTENCES if not why_not_executed(command)
+]
 
 
 def test_each_exception_to_execution_matches_a_command() -> None:
     for prefix in NOT_EXECUTED:
-        assert any(command.arguments.startswith(prefix) for command in DCRON_COMMANDS), prefix
+        commands = DCRON_COMMANDS + COMPLETE_SENTENCES
+        assert any(command.arguments.startswith(prefix) for command in commands), prefix
     assert len(EXECUTED) > 45
 
 
@@ -198,11 +216,16 @@ def prepare(command: DocumentedCommand) -> list[str]:
     if words[0] == "resume":
         reason = words[words.index("--reason") + 1] if "--reason" in words else "deploy"
         control.pause_many(Job.objects.all(), reason)
+    if words[0] in ("pause", "resume") and {"--all", "--source"} & {*words}:
+        return [*words, *([] if {"--yes", "--dry-run"} & {*words} else ["--yes"])]
+    if words[0] == "delete" and words[1] not in NAMES:
+        make_job(name=words[1])
     if words[0] == "revert":
         make_documented_edits(words)
     if words[0] in ("run", "backfill") and not {"--no-wait", "--dry-run"} & {*words}:
         without_timeout = re.sub(r" --timeout \S+", "", command.arguments)
-        return [*shlex.split(without_timeout), "--no-wait"]  # no node runs here
+        confirmed = ["--yes"] if "--all" in words and "--yes" not in words else []
+        return [*shlex.split(without_timeout), "--no-wait", *confirmed]  # no node runs here
     if words[0] == "import":
         Path("crontab.txt").write_text(CRONTAB)
         Path("jobs.yaml").write_text(call("export", "--format", "yaml").out)

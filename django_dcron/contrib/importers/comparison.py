@@ -4,17 +4,17 @@ Invariants:
 
 - A job that was imported before is merged with the source (``merging``).
 - A job that was deleted here isn't created again, unless ``restore`` names it.
+- A new entry takes over the job of an entry that is gone from the source and did the same work: the
+  source has renamed the entry. Otherwise, the work would be done twice.
 - A line of a crontab isn't imported if a job of another crontab does the same work.
 - An export has no origin. All its values replace those of the jobs.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 from django.db import DatabaseError
 
@@ -36,14 +36,13 @@ from django_dcron.contrib.importers.origins import (
     EntryMatch,
     imported_jobs_of,
     match_entries,
-    stored_source,
 )
+from django_dcron.contrib.importers.same_work import with_duplicates, with_renamed
 from django_dcron.contrib.importers.source_contents import (
     CRONTAB,
     SourceEntry,
     unexpected_error_text,
 )
-from django_dcron.db.routing import alias_for
 from django_dcron.jobs.pausing import is_left_to_source
 from django_dcron.jobs.representation import portable_document
 from django_dcron.models import Job
@@ -87,9 +86,11 @@ def compare_entries(
     """Compare jobs, in the order of ``entries``."""
     matches = list(match_entries(entries, namespace, options.source))
     if options.source.startswith(CRONTAB):
-        matches = _with_duplicates(matches, namespace, options)
+        matches = with_duplicates(matches, namespace, options)
     if not (options.take_over or options.shadow) and any(map(_waits, matches)):
         options = replace(options, new_jobs_wait=True)
+    if options.source:
+        matches = with_renamed(matches, namespace, options)
     return [
         _plan_safely(_as_shadow(each) if _stays_shadow(each, options) else each, namespace, options)
         for each in matches
@@ -129,48 +130,6 @@ def awaiting_handover(plans: Iterable[EntryPlan]) -> list[Job]:
         and plan.outcome not in NOT_HANDED_OVER
     ]
     return [job for job in jobs if is_left_to_source(job)]
-
-
-def _with_duplicates(
-    matches: list[EntryMatch], namespace: str, options: ComparisonOptions
-) -> list[EntryMatch]:
-    """Add the jobs of other crontabs that run, or will run, the same command at the same times.
-
-    A crontab that was saved to another file would otherwise create each renamed or edited job
-    again.
-    """
-    jobs = Job.objects.using(alias_for(Job)).filter(import_source__startswith=CRONTAB)
-    others = {
-        work: job
-        for job in jobs.exclude(import_source=stored_source(options.source)).order_by("-pk")
-        if job.enabled or job.awaits_handover
-        for work in _works_of(job)
-    }
-    return [
-        replace(each, duplicate=others.get(_work_of_entry(each.entry, namespace, options)))
-        if each.job is None and each.entry.values
-        else each
-        for each in matches
-    ]
-
-
-def _works_of(job: Job) -> Iterator[str]:
-    """Yield the work of the job as it is now, and as it was imported."""
-    yield _work(job.namespace, portable_document(job))
-    if imported := (job.imported or {}).get("values"):
-        yield _work(job.namespace, imported)
-
-
-def _work_of_entry(entry: SourceEntry, namespace: str, options: ComparisonOptions) -> str:
-    job = with_values(Job(), entry.values, options)
-    return _work(entry.namespace or namespace, portable_document(job))
-
-
-def _work(namespace: str, values: Mapping[str, Any]) -> str:
-    """Return the work of a job with these values. A shadow has the work of its target."""
-    target = str(values["target"]).removeprefix(PREFIX)
-    what = [target, values.get("args", []), values.get("kwargs", {})]
-    return json.dumps([namespace, *what, values["schedule"], values["timezone"]], sort_keys=True)
 
 
 def _waits(matched: EntryMatch) -> bool:

@@ -270,6 +270,35 @@ def test_entry_renamed_in_the_source_is_not_imported_twice() -> None:
     assert Job.objects.get().name == "a"
 
 
+@pytest.mark.parametrize("first", [{}, {"disabled": True}, {"shadow": True}])
+def test_entry_renamed_in_a_source_whose_names_are_its_keys_is_not_imported_twice(
+    first: dict[str, bool],
+) -> None:
+    import_entries(entry("a", "a", kwargs={"n": 1}), entry("other", "o"), **first)
+    (renamed, _other) = import_entries(entry("b", "b", kwargs={"n": 1}), entry("other", "o"))
+    assert renamed.kept == {"name": ("a", "b")}
+    assert dict(Job.objects.values_list("name", "import_key")) == {"a": "b", "other": "o"}
+    again = entry("b", "b", kwargs={"n": 1}, schedule="@hourly"), entry("other", "o")
+    assert kinds(plan(*again)) == [ImportOutcome.CHANGE, ImportOutcome.SAME]
+    import_entries(*again, overwrite=["name"])
+    assert {*Job.objects.values_list("name", "schedule")} == {("b", "@hourly"), ("other", "@daily")}
+
+
+def test_new_entry_takes_over_a_job_only_if_one_job_of_its_source_does_the_same_work() -> None:
+    import_entries(entry("a", "a"), entry("b", "b"))
+    assert kinds(plan(entry("c", "c"))) == [ImportOutcome.CREATE], "a and b are gone"
+    assert kinds(plan(entry("a", "a"), entry("c", "c"), entry("d", "d")))[1:] == [
+        ImportOutcome.CREATE,
+        ImportOutcome.CREATE,
+    ], "c or d may have been b"
+    assert kinds(plan(entry("a", "a"), entry("b", "b"), entry("c", "c")))[2:] == [
+        ImportOutcome.CREATE
+    ], "nothing is gone"
+    assert kinds(plan(entry("a", "a"), entry("c", "c", schedule="@hourly")))[1:] == [
+        ImportOutcome.CREATE
+    ]
+
+
 def test_name_that_was_kept_can_be_overwritten_later() -> None:
     import_entries(entry("a", "1"))
     import_entries(entry("b", "1"))
@@ -310,7 +339,7 @@ def test_refused_job_does_not_take_the_key_of_another() -> None:
 
 def test_jobs_missing_from_the_source_are_listed() -> None:
     import_entries(entry("a", "1"), entry("b", "2"))
-    plans = import_entries(entry("a", "1"), entry("c", "3"))
+    plans = import_entries(entry("a", "1"), entry("c", "3", schedule="@hourly"))
     assert [job.name for job in jobs_without_entry(SOURCE, plans)] == ["b"]
     assert [job.name for job in jobs_without_entry("django-q2", [])] == []
 

@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from django.db import models
 
@@ -264,6 +265,8 @@ def to_json(value: Any) -> Any:
         return write_duration(value)
     if isinstance(value, datetime):
         return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+    if isinstance(value, UUID):
+        return str(value)
     return value
 
 

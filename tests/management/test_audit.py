@@ -72,12 +72,14 @@ def test_all_times_of_the_table_are_in_the_zone_of_the_site(settings: Settings) 
 
 def test_export_has_all_entries_oldest_first(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "READ_AT_ONCE", 2)
+    run = control.trigger(job)
 
     lines = [json.loads(line) for line in call("audit", "--format", "jsonl").out.splitlines()]
     rows = list(csv.DictReader(StringIO(call("audit", "--format", "csv").out)))
 
-    assert [line["action"] for line in lines] == ["create", "pause", "resume"]
-    assert [row["action"] for row in rows] == ["create", "pause", "resume"]
+    assert [line["action"] for line in lines] == ["create", "pause", "resume", "trigger"]
+    assert [row["action"] for row in rows] == ["create", "pause", "resume", "trigger"]
+    assert lines[3]["run_id"] == rows[3]["run_id"] == str(run.pk)
     assert (lines[1]["actor"], rows[1]["actor"]) == ("=ada", "'=ada")
     assert lines[1]["after"] == AuditEntry.objects.get(action="pause").after
     assert json.loads(rows[1]["after"]) == lines[1]["after"]

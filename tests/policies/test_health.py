@@ -1053,6 +1053,19 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
         ),
         (
             {
+                "freezes": (
+                    FreezeFacts("", "deploy (ann)", "ann", ago(90 * MINUTE), None),
+                    FreezeFacts("shop", "incident", "bob", ago(60 * MINUTE), None),
+                    FreezeFacts("crm", "moving", "bob", ago(59 * MINUTE), None),
+                    FreezeFacts("old", "test", "bob", ago(999 * MINUTE), NOW + MINUTE),
+                ),
+            },
+            (P.FREEZE_WITHOUT_END, WARNING, ago(90 * MINUTE), {"freezes": 2}, NamedCount()),
+            {"age": "90 min", "reason": "deploy (ann)"},
+            {},
+        ),
+        (
+            {
                 "long_runs": (
                     LongRun("a", 7 * MINUTE, 3 * MINUTE),
                     LongRun("b", 9 * MINUTE, 2 * MINUTE),

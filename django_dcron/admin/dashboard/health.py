@@ -20,7 +20,7 @@ from django_dcron.db.session_limits import limited_lock_waits
 from django_dcron.diagnosis.overdue import takeover_time
 from django_dcron.diagnosis.system_health import latest_incident, read_facts
 from django_dcron.jobs.pausing import AUTO_PAUSED
-from django_dcron.models import Incident, Job, Node, Run
+from django_dcron.models import Freeze, Incident, Job, Node, Run
 from django_dcron.policies.health.facts import SystemFacts
 from django_dcron.policies.health.problems import Problem
 from django_dcron.policies.health.verdict import Verdict, assess
@@ -61,6 +61,7 @@ _LISTINGS: dict[Problem, FilteredList] = {
         Job, {"enabled__exact": "0", "pause_reason__startswith": AUTO_PAUSED}
     ),
     Problem.ALL_JOBS_PAUSED: FilteredList(Job, {"state": "paused"}),
+    Problem.FREEZE_WITHOUT_END: FilteredList(Freeze, {}),
     Problem.CURSOR_OVERDUE: FilteredList(Job, {"state": OVERDUE}),
 }
 """The list that shows the rows behind a problem. All other problems link to the list of nodes."""

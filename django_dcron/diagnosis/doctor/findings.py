@@ -43,6 +43,7 @@ class Code(StrEnum):
     JOBS_FAILING = "jobs_failing"
     JOB_AUTO_PAUSED = "job_auto_paused"
     ALL_JOBS_PAUSED = "all_jobs_paused"
+    FREEZE_WITHOUT_END = "freeze_without_end"
     RUN_OVERLONG = "run_overlong"
     # Occurrences against runs.
     OCCURRENCE_MISSING = "occurrence_missing"
@@ -104,6 +105,7 @@ WARNINGS = frozenset(
         Code.JOBS_FAILING,
         Code.JOB_AUTO_PAUSED,
         Code.ALL_JOBS_PAUSED,
+        Code.FREEZE_WITHOUT_END,
         Code.RUN_OVERLONG,
         Code.RUN_OFF_SCHEDULE,
         Code.CURSOR_OUTDATED,

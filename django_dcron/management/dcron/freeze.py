@@ -14,7 +14,7 @@ from django_dcron.management.dcron import option_values
 from django_dcron.management.dcron.command_line_user import user_name
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.freezes import freeze_document, scope_text
-from django_dcron.management.dcron.output import GOOD, Output, add_json, time_text
+from django_dcron.management.dcron.output import GOOD, WARNING, Output, add_json, time_text
 from django_dcron.models import Freeze
 
 HELP = (
@@ -31,6 +31,10 @@ freeze --reason "database maintenance" --until 2026-12-01T09:00
 freeze --namespace shop --reason incident-4711
 freeze --reason rollback --for 1h --replace
 """
+NO_END = (
+    "The freeze has no end, so it lasts until someone runs manage.py dcron unfreeze. To end it "
+    "automatically, freeze with --for or --until."
+)
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -68,6 +72,8 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
         output.json({"version": 1, "freeze": freeze_document(made)})
         return
     output.line(f"{scope_text(made)}: frozen {_how_long(made)}: {made.reason}", GOOD)
+    if made.until is None:
+        output.line(NO_END, WARNING)
     replaced = made.replaced
     if replaced and (replaced.until, replaced.reason) != (made.until, made.reason):
         output.line(f"It was frozen {_how_long(replaced)}: {replaced.reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING, NamedCount, SystemFacts
@@ -19,6 +20,8 @@ from django_dcron.policies.health.problems import (
 from django_dcron.utils.messages import TranslatableText, any_of, ngettext
 from django_dcron.utils.messages import gettext_noop as _
 
+FREEZE_REPORTED_AFTER = timedelta(hours=1)
+"""A freeze without an end that lasts so long may have been forgotten."""
 _FAILING = {
     Problem.JOBS_FAILING: ListedProblem(
         "jobs",
@@ -58,6 +61,7 @@ def outcome_issues(facts: SystemFacts) -> Iterator[Issue]:
     yield from issues_of_lists(facts, _STOPPED_JOBS)
     if facts.user_pauses:
         yield _all_jobs_paused(facts)
+    yield from _freezes_without_end(facts)
     if facts.unknown_targets:
         yield _unknown_targets(facts)
     if facts.long_runs:
@@ -142,6 +146,31 @@ def _all_jobs_paused(facts: SystemFacts) -> Issue:
         remedy = TranslatableText(_("Resume the jobs that should run."))
     figures = {"jobs": facts.jobs, "paused": number}
     return Issue(Problem.ALL_JOBS_PAUSED, Severity.WARNING, summary, remedy, since, figures)
+
+
+def _freezes_without_end(facts: SystemFacts) -> Iterator[Issue]:
+    """Yield a warning if somebody may have forgotten to end a freeze."""
+    endless = [each for each in facts.freezes if each.until is None]
+    forgotten = [each for each in endless if facts.now - each.since >= FREEZE_REPORTED_AFTER]
+    if not forgotten:
+        return
+    first = min(forgotten, key=lambda freeze: freeze.since)
+    values = {"age": age_text(facts.now - first.since)}
+    summary = TranslatableText(
+        _("Scheduling has been frozen for %(age)s, and the freeze has no end."), **values
+    )
+    if first.reason:
+        summary = TranslatableText(
+            _(
+                "Scheduling has been frozen for %(age)s, and the freeze has no end. Reason: "
+                "“%(reason)s”."
+            ),
+            reason=first.reason,
+            **values,
+        )
+    remedy = TranslatableText(_("End the freeze, or give it an end."))
+    figures = {"freezes": len(forgotten)}
+    yield Issue(Problem.FREEZE_WITHOUT_END, Severity.WARNING, summary, remedy, first.since, figures)
 
 
 def _unknown_targets(facts: SystemFacts) -> Issue:

@@ -48,6 +48,7 @@ class Problem(StrEnum):
     JOBS_FAILING = "jobs_failing"
     JOB_AUTO_PAUSED = "job_auto_paused"
     ALL_JOBS_PAUSED = "all_jobs_paused"
+    FREEZE_WITHOUT_END = "freeze_without_end"
     RUN_OVERLONG = "run_overlong"
     CLOCK_IN_DOUBT = "clock_in_doubt"
     NODE_SKEWED = "node_skewed"

@@ -10,7 +10,8 @@ Invariants:
 - What nodes and workers report about themselves names the cause of an error, or is a warning. It is
   an error only if it shows that work isn't being done.
 - A problem that explains another one replaces it.
-- A freeze isn't a problem. The summary names it if there are no problems.
+- A freeze isn't a problem, unless it has no end and lasts for long. The summary names it if there
+  are no problems.
 """
 
 from __future__ import annotations

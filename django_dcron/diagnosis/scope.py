@@ -109,9 +109,8 @@ def is_narrowed(rows: QuerySet[Any]) -> bool:
 def _without_order_and_joins(narrowed: QuerySet[M], all_rows: QuerySet[M]) -> QuerySet[M]:
     """Return the rows of ``narrowed`` as a queryset to count and to filter further."""
     query = narrowed.query
-    if query.is_sliced:
-        return all_rows.filter(pk__in=narrowed.using(None).values("pk"))
-    narrowed = narrowed.order_by()
-    if query.distinct or query.combinator or query.group_by is not None:
+    if not query.is_sliced:  # the order decides which rows a slice has
+        narrowed = narrowed.order_by()
+    if query.is_sliced or query.distinct or query.combinator or query.group_by is not None:
         return all_rows.filter(pk__in=narrowed.using(None).values("pk"))
     return narrowed.using(all_rows.db).select_related(None).prefetch_related(None).defer(None)

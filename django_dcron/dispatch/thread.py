@@ -1,7 +1,7 @@
 """Execution of runs in threads of the node: for small sites, development and tests.
 
-Runs of coroutine functions have separate threads and share one event loop, so that many of them can
-wait at the same time.
+Coroutine functions run in a second pool of threads, which share one event loop, so that many of
+them can wait at the same time.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class ThreadDispatcher:
             close_old_connections()
             self._execute(run.run_id, run.attempt, worker=self._worker)
         except UnknownRun as error:
-            # The run was deleted after its claim: the node and its threads use the same database.
+            # The run was deleted after its claim. It can't be missing for another reason, because
+            # the node and its threads use the same database.
             extra = {
                 "event": "dropped",
                 "run": str(run.run_id),

@@ -7,8 +7,9 @@ Invariants:
   unless the caller asks for it.
 - An occurrence that has a run is skipped, regardless of the run's state. UNIQUE (job, scheduled_at)
   decides between two concurrent backfills.
-- An occurrence that another run only counts as missed has no run and is backfilled.
-- The runs are created waiting. A node releases them oldest first, a few at a time
+- An occurrence that is only counted in the ``missed_before`` of a later run has no run of its own,
+  so it is backfilled.
+- The runs are created in the state ``waiting``. A node releases them oldest first, a few at a time
   (``scheduler.backfill_release``).
 - One call does a bounded amount of work, whatever the range. The next call continues from there.
 """
@@ -187,30 +188,33 @@ def _plan(job: Job, start: datetime, end: datetime, limit: int, using: str) -> B
     ahead = _occurrences(cursor, start, until)
     without_run: list[datetime] = []
     unsuccessful: list[datetime] = []
-    examined = 0
-    following = next(ahead, None)
-    while following is not None and len(without_run) < limit and examined < READ_LIMIT:
-        batch = [following, *islice(ahead, BATCH_SIZE - 1)]
-        with_run = _with_run(job, batch[0], batch[-1], using)
-        for number, occurrence in enumerate(batch):
-            if len(without_run) == limit:
-                examined += number
-                following = occurrence
-                break
-            if occurrence not in with_run:
-                without_run.append(occurrence)
-            elif with_run[occurrence]:
-                unsuccessful.append(occurrence)
-        else:
-            examined += len(batch)
-            following = next(ahead, None)
+    examined, continue_from = 0, None
+    for occurrence, is_unsuccessful in _with_runs(job, ahead, using):
+        if len(without_run) == limit or examined == READ_LIMIT:
+            continue_from = occurrence
+            break
+        examined += 1
+        if is_unsuccessful is None:
+            without_run.append(occurrence)
+        elif is_unsuccessful:
+            unsuccessful.append(occurrence)
     return Backfill(
-        tuple(without_run),
-        examined - len(without_run),
-        following,
-        until,
-        tuple(unsuccessful),
+        occurrences=tuple(without_run),
+        existing_runs=examined - len(without_run),
+        continue_from=continue_from,
+        until=until,
+        unsuccessful=tuple(unsuccessful),
     )
+
+
+def _with_runs(
+    job: Job, occurrences: Iterator[datetime], using: str
+) -> Iterator[tuple[datetime, bool | None]]:
+    """Yield each occurrence, and whether its run is unsuccessful; None if it has no run."""
+    while batch := list(islice(occurrences, BATCH_SIZE)):
+        found = _unsuccessful_by_occurrence(job, batch[0], batch[-1], using)
+        for occurrence in batch:
+            yield occurrence, found.get(occurrence)
 
 
 def _cursor_of(job: Job, using: str) -> Cursor:
@@ -263,10 +267,12 @@ def _occurrences(cursor: Cursor, start: datetime, until: datetime) -> Iterator[d
         occurrence = timetable.next_after(occurrence)
 
 
-def _with_run(job: Job, first: datetime, last: datetime, using: str) -> dict[datetime, bool]:
-    """Return the occurrences from ``first`` to ``last`` that have a run.
+def _unsuccessful_by_occurrence(
+    job: Job, first: datetime, last: datetime, using: str
+) -> dict[datetime, bool]:
+    """Return, for each occurrence from ``first`` to ``last`` with a run, if it is unsuccessful.
 
-    The values tell whether the run is missed, failed or cancelled and wasn't run again.
+    A run is unsuccessful if it is missed, failed or cancelled, and wasn't run again.
     """
     runs = Run.objects.using(using).filter(
         job=job.pk, scheduled_at__gte=first, scheduled_at__lte=last

@@ -10,10 +10,11 @@ or job needs, and the rows of nodes that died long ago.
 Invariants:
 
 - The thread has its own connection. After each batch, it rests nine times as long as the batch
-  took. It therefore uses a tenth of one connection's time, even on a slow database.
+  took. It is therefore busy for a tenth of the time at most, even with a slow database.
 - A batch deletes about a thousand rows at most and locks no row that the schedule needs.
 - Runs that can't be deleted now, because of a lock or an outage, are left for the next round.
-- Deleting calls signal receivers of the project. Their errors don't end the node.
+- Errors of the project's signal receivers, which deletions call, are logged and don't end the
+  thread.
 - Two nodes normally don't prune the same job, because each prunes its own shards. If they do, one
   of them finds the rows locked or deleted.
 """
@@ -45,12 +46,12 @@ from django_dcron.scheduler.tick import LOCK_TIMEOUT, longest_silence
 
 logger = logging.getLogger("django_dcron.scheduler")
 
-FIRST_AFTER = 60.0
+FIRST_ROUND_AFTER = 60.0
 """Seconds from the node's start to the first round. Due runs come first."""
-ROUND_EVERY = 600.0
+PAUSE_BETWEEN_ROUNDS = 600.0
 """Seconds from the end of a round to the start of the next."""
-SHARE = 0.1
-"""The maximum share of time that the pruner works."""
+MAX_BUSY_SHARE = 0.1
+"""The maximum share of its time in which the thread queries the database."""
 JOBS_AT_ONCE = 500
 
 
@@ -74,9 +75,9 @@ class Pruner:
             self._limits.lift()
 
     def _rounds(self) -> None:
-        pause = FIRST_AFTER
+        pause = FIRST_ROUND_AFTER
         while not self._rest(pause):
-            pause = ROUND_EVERY
+            pause = PAUSE_BETWEEN_ROUNDS
             pruned: Counter[int] = Counter()
             try:
                 self._round(pruned)
@@ -89,6 +90,10 @@ class Pruner:
                 self._log(logging.INFO, "pruned", text, pruned.total(), len(pruned))
 
     def _round(self, pruned: Counter[int]) -> None:
+        """Prune the node's shards once. Count the pruned runs of each job in ``pruned``.
+
+        An error loses no count, because ``pruned`` is the caller's.
+        """
         last = 0
         while batch := list(
             self._jobs().filter(pk__gt=last).values_list("pk", flat=True)[:JOBS_AT_ONCE]
@@ -110,17 +115,17 @@ class Pruner:
                 delete_dead_nodes()
 
     def _prune_audit_log(self) -> None:
-        if deleted := self._delete_all(prune_audit_log(self._clock.now)):
+        if deleted := self._run_batches(prune_audit_log(self._clock.now)):
             text = "audit log pruned: node=%s entries=%d"
             self._log(logging.INFO, "audit_log_pruned", text, deleted)
 
     def _prune_definitions(self) -> None:
-        if deleted := self._delete_all(prune_definitions()):
+        if deleted := self._run_batches(prune_definitions()):
             text = "definitions pruned: node=%s definitions=%d"
             self._log(logging.INFO, "definitions_pruned", text, deleted)
 
-    def _delete_all(self, batches: Iterator[int]) -> int:
-        """Delete batch by batch until the node stops. Return the number of deleted rows."""
+    def _run_batches(self, batches: Iterator[int]) -> int:
+        """Run ``batches`` until they end or the node stops. Return the number of deleted rows."""
         self._limits.impose(lock=LOCK_TIMEOUT, silence=longest_silence())
         started_at, deleted = self._clock.monotonic(), 0
         for number in batches:
@@ -168,7 +173,7 @@ class Pruner:
 
     def _pace(self, started_at: float) -> bool:
         """Rest after a batch that began at ``started_at``. Return whether the node stops."""
-        return self._rest((self._clock.monotonic() - started_at) * (1 / SHARE - 1))
+        return self._rest((self._clock.monotonic() - started_at) * (1 / MAX_BUSY_SHARE - 1))
 
     def _log(self, level: int, event: str, message: str, *args: object) -> None:
         node = self._membership.name

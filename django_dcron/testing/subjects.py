@@ -22,8 +22,8 @@ Subject: TypeAlias = "Job | Callable[..., Any] | Task[Any, Any]"
 def stored_jobs(subjects: Iterable[Subject]) -> list[Job]:
     """Return the rows of the jobs that ``subjects`` name.
 
-    Like ``dcron sync``, this function saves the declared jobs that have no row, and the earlier
-    jobs of a chain first.
+    Declared jobs that have no row are saved first, as by ``dcron sync``. In a chain, the earlier
+    jobs are saved first.
     """
     rows: list[Job] = []
     declared: list[targets.Declaration] = []
@@ -41,7 +41,7 @@ def _earlier_jobs_first(declared: Iterable[targets.Declaration]) -> Iterator[tar
     waiting = {declaration.key: declaration for declaration in declared}
     while waiting:
         ready = [key for key, each in waiting.items() if not waiting.keys() & _followed(each)]
-        for key in ready or [*waiting]:  # the save refuses a cycle
+        for key in ready or [*waiting]:  # in a cycle, none is ready, and the save raises the error
             yield waiting.pop(key)
 
 

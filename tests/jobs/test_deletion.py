@@ -31,7 +31,7 @@ from django_dcron.models.run import JOB_DELETED
 from django_dcron.policies.lifecycle import FINAL, UNFINISHED, Outcome, State, Trigger
 from django_dcron.runs import transitions
 from django_dcron.runs.completion import Ending
-from django_dcron.scheduler.pruner import ROUND_EVERY, Pruner
+from django_dcron.scheduler.pruner import PAUSE_BETWEEN_ROUNDS, Pruner
 from tests.execution.conftest import deliver, reread, state_of
 from tests.factories import make_idle_job, make_job, make_run
 
@@ -245,7 +245,7 @@ def prune() -> None:
 
     def rest(seconds: float) -> bool:
         rests.append(seconds)
-        return ROUND_EVERY in rests
+        return PAUSE_BETWEEN_ROUNDS in rests
 
     clock = SimpleNamespace(now=lambda: database_now("default"), monotonic=lambda: 0.0)
     membership = SimpleNamespace(name="a", shards=frozenset(range(64)), namespace="")

@@ -18,7 +18,7 @@ from django_dcron.db.now import database_now
 from django_dcron.models import Job, Node, Run
 from django_dcron.runs import retention
 from django_dcron.scheduler import pruner as module
-from django_dcron.scheduler.pruner import FIRST_AFTER, ROUND_EVERY, Pruner
+from django_dcron.scheduler.pruner import FIRST_ROUND_AFTER, PAUSE_BETWEEN_ROUNDS, Pruner
 from tests.factories import make_idle_job, make_node, make_run
 from tests.logs import events, logged
 
@@ -48,7 +48,7 @@ class World:
 
     def rest(self, seconds: float) -> bool:
         self.rests.append(seconds)
-        return self.stops() or self.rests.count(ROUND_EVERY) >= self.rounds
+        return self.stops() or self.rests.count(PAUSE_BETWEEN_ROUNDS) >= self.rounds
 
     def run(self) -> None:
         Pruner(self.membership, self, self.rest).run()  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ def test_only_led_shards_and_served_namespace_are_pruned(world: World, settings:
     world.membership.shards = frozenset()
     world.rests.clear()
     world.run()
-    assert world.rests == [FIRST_AFTER, ROUND_EVERY]
+    assert world.rests == [FIRST_ROUND_AFTER, PAUSE_BETWEEN_ROUNDS]
 
 
 @pytest.mark.parametrize(("shards", "left"), [(ALL, {"recent"}), (ALL - {0}, {"recent", "old"})])
@@ -118,7 +118,7 @@ def test_leader_of_shard_0_deletes_rows_of_nodes_that_died_a_day_ago(
 def test_pruner_rests_nine_times_as_long_as_it_works(world: World) -> None:
     make_old_runs(make_idle_job())
     world.run()
-    assert world.rests == [FIRST_AFTER, *[pytest.approx(9)] * 3, ROUND_EVERY]
+    assert world.rests == [FIRST_ROUND_AFTER, *[pytest.approx(9)] * 3, PAUSE_BETWEEN_ROUNDS]
 
 
 @pytest.fixture

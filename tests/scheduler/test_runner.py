@@ -364,8 +364,10 @@ def test_old_runs_are_pruned_while_the_node_works(
     start_in_thread: StartInThread,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
-    monkeypatch.setattr(pruner, "ROUND_EVERY", 0.1)  # the first round may precede the shards
+    monkeypatch.setattr(pruner, "FIRST_ROUND_AFTER", 0.0)
+    monkeypatch.setattr(
+        pruner, "PAUSE_BETWEEN_ROUNDS", 0.1
+    )  # the first round may precede the shards
     job, now = make_idle_job(), database_now("default")
     for days in (60, 40, 31, 1):
         at = now - timedelta(days=days)
@@ -385,8 +387,10 @@ def test_old_runs_are_pruned_while_the_node_works(
 def test_drain_does_not_wait_for_the_end_of_pruning(
     runner: Runner, start_in_thread: StartInThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
-    monkeypatch.setattr(pruner, "ROUND_EVERY", 0.1)  # the first round may precede the shards
+    monkeypatch.setattr(pruner, "FIRST_ROUND_AFTER", 0.0)
+    monkeypatch.setattr(
+        pruner, "PAUSE_BETWEEN_ROUNDS", 0.1
+    )  # the first round may precede the shards
     monkeypatch.setattr(
         retention, "candidates", lambda jobs, now: list(jobs.values_list("pk", flat=True))
     )
@@ -426,8 +430,10 @@ def test_death_of_a_thread_stops_the_node(
         "heartbeat": (runner.membership, "beat"),
         "prune": (retention, "candidates"),
     }[thread]
-    monkeypatch.setattr(pruner, "FIRST_AFTER", 0.0)
-    monkeypatch.setattr(pruner, "ROUND_EVERY", 0.1)  # the first round may precede the shards
+    monkeypatch.setattr(pruner, "FIRST_ROUND_AFTER", 0.0)
+    monkeypatch.setattr(
+        pruner, "PAUSE_BETWEEN_ROUNDS", 0.1
+    )  # the first round may precede the shards
     due = make_run(make_idle_job())
     original = getattr(*where)
     runner.membership.register()

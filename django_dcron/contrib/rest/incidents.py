@@ -43,7 +43,7 @@ STATES = [state.value for state in IncidentState]
 
 
 class IncidentSerializer(StrictModelSerializer):
-    """Failures of one job with the same exception and the same message."""
+    """Failures of one job with the same exception and, apart from numbers, the same message."""
 
     job = serializers.IntegerField(source="job_id", read_only=True)
     job_name = serializers.CharField(source="job", read_only=True)

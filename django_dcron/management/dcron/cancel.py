@@ -71,28 +71,32 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     runs = {row.pk: row for row in selected.rows if isinstance(row, Run)}
     named = {*selected.named}
     ahead: set[UUID] = set()
-    kept: set[UUID] = set()
+    skipped: set[UUID] = set()
     jobs = [row for row in selected.rows if isinstance(row, Job)]
-    for run, is_ahead in _runs_in(jobs, states):
-        runs[run.pk] = run
+    for each, is_ahead in _runs_in(jobs, states):
+        runs[each.pk] = each
         if is_ahead:
-            (ahead if {run, run.job} & named else kept).add(run.pk)
+            is_named = each in named or each.job in named
+            (ahead if is_named else skipped).add(each.pk)
     overdue = 0 if output.is_json else _number_overdue(jobs)
-    if not runs and not output.is_json:
+    ends_here = not runs and not output.is_json
+    if ends_here:
         output.line(f"Nothing to cancel: there are no {_kind(options['state'])} runs.")
     if overdue:
         output.line(_overdue_text(overdue), WARNING)
-    if not runs and not output.is_json:
+    if ends_here:
         return
     actions = [bulk_actions.action_on_run(run) for run in runs.values()]
     plan = Plan(
-        [each for each in actions if each.row.pk not in kept],
+        [each for each in actions if each.row.pk not in skipped],
         "cancel",
-        lambda runs: _cancel(runs, reason, states, ahead),
+        lambda batch: _cancel(batch, reason, states, ahead),
         control.CANCELLED_AT_ONCE,
         noun="run",
         skipped=[
-            SkippedRow(each.identity, each.name, AHEAD) for each in actions if each.row.pk in kept
+            SkippedRow(each.identity, each.name, AHEAD)
+            for each in actions
+            if each.row.pk in skipped
         ],
     )
     bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)

@@ -135,7 +135,7 @@ def add_selection(
 class SelectedRows(Generic[T]):
     rows: list[T | Job]
     named: list[T]
-    """The rows that the user named one by one."""
+    """Those of ``rows`` that the user named one by one."""
     by_criteria: bool
     """Whether a pattern, a filter or ``--all`` selected the rows.
 
@@ -151,8 +151,8 @@ def select(
     ``find`` returns the row, a job or a run, for an exact name or id. Without ``by_state``,
     ``--state`` isn't a state of jobs. ``--reason`` of ``resume`` is a filter, too.
 
-    Raises ``CommandError`` if nothing is selected, or if nothing matches a pattern or a name of
-    ``--exclude``.
+    Raises ``CommandError`` if the options can't be combined, if nothing is selected or matches, or
+    if a pattern or a name of ``--exclude`` matches no job.
     """
     names = options["names"]
     filters = filter_of(options if by_state else {**options, "state": None})
@@ -172,12 +172,10 @@ def select(
             )
         raise usage_error("Filters can be combined with patterns, but not with names.")
     if not (names or is_filtered or options["all"]):
-        own = ["--reason"] if "pause_reason" in options else []
-        own += ["--state"] if by_state and "state" in options else []
-        raise usage_error(
-            "Nothing is selected. Name the jobs, or use a pattern, --namespace, --tag, --search, "
-            f"--source, {', '.join(['--queue', *own])} or --all."
-        )
+        ways = ["a pattern", "--namespace", "--tag", "--search", "--source", "--queue"]
+        ways += ["--reason"] if "pause_reason" in options else []
+        ways += ["--state"] if by_state and "state" in options else []
+        raise usage_error(f"Nothing is selected. Name the jobs, or use {', '.join(ways)} or --all.")
     named: list[T] = []
     rows: list[T | Job] = [] if names else list(jobs_matching(filters))
     for name in names:
@@ -198,7 +196,8 @@ def select(
                 "manage.py dcron list --paused --json"
             )
     unique = {(type(row), row.pk): row for row in rows}
-    return SelectedRows(list(unique.values()), named, by_criteria=bool(patterns) or not names)
+    kept = [row for row in named if (type(row), row.pk) in unique]
+    return SelectedRows(list(unique.values()), kept, by_criteria=bool(patterns) or not names)
 
 
 def _excluded(text: str, filters: JobFilter) -> list[Job]:
@@ -218,16 +217,19 @@ def is_pattern(text: str) -> bool:
 
 
 def _matching(pattern: str, filters: JobFilter, *, typed: str = "") -> list[Job]:
-    """Return the jobs that match, or fail if no job does. ``typed`` is named by the error."""
+    """Return the jobs that match, or fail if no job does.
+
+    The error shows ``typed``, the pattern as the user typed it (default: ``pattern``).
+    """
     namespace = "" if "/" in pattern else filters.namespace
     if not jobs_matching(JobFilter(pattern=pattern, namespace=namespace)).exists():
         if "/" in pattern:
-            place = elsewhere = ""
+            where = hint = ""
         else:
-            place = f" in the namespace {namespace or DEFAULT_NAMESPACE!r}"
-            elsewhere = f" For all namespaces, use '*/{pattern}'."
+            where = f" in the namespace {namespace or DEFAULT_NAMESPACE!r}"
+            hint = f" For all namespaces, use '*/{pattern}'."
         raise usage_error(
-            f"No job matches {(typed or pattern)!r}{place}.{elsewhere} "
+            f"No job matches {(typed or pattern)!r}{where}.{hint} "
             "To list all jobs: manage.py dcron list"
         )
     return list(jobs_matching(replace(filters, pattern=pattern)))

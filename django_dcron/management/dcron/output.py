@@ -81,7 +81,7 @@ class Output:
         self.console = None if plain else self._rich_console()
         """rich's console, for tables, progress bars and live output.
 
-        It is None without rich or a terminal.
+        It is None without rich, without a terminal, and with ``--json`` or ``--no-color``.
         """
 
     def _rich_console(self) -> Console | None:
@@ -197,7 +197,7 @@ def seconds(length: timedelta | None) -> float | None:
 
 
 def cautions_document(cautions: Iterable[str]) -> list[dict[str, str]]:
-    """Return what a user should know although the request succeeded."""
+    """Return the cautions about a successful action, for a JSON document."""
     return [{"message": caution} for caution in cautions]
 
 
@@ -211,7 +211,7 @@ def time_text(instant: datetime | None, zone: Any = None) -> str:
 def site_time_text(instant: datetime) -> str:
     """Format a time for a table, in the site's time zone, with its offset.
 
-    The options for times accept this text, regardless of the time zone in which they read others.
+    The options for times accept this text. Its offset takes precedence over their time zone.
     """
     return timezone.localtime(instant).isoformat(sep=" ", timespec="seconds")
 

@@ -28,9 +28,10 @@ from django_dcron.utils.counts import number_of
 
 HELP = (
     "Pause jobs. Running runs continue, runs that are due still start, future runs are withdrawn, "
-    "and no new occurrences are created. A selection by pattern or option skips paused jobs and "
-    "asks for confirmation. Exit codes: 1 if a job couldn't be paused (the others are) or none "
-    "match; 2 if there is no such job or an option is invalid, and nothing was done."
+    "and no new occurrences are created. A selection by pattern or option asks for confirmation. "
+    "It skips jobs that are paused, finished or waiting for a handover. Exit codes: 1 if no jobs "
+    "match, or if a job couldn't be paused (the others are paused); 2 if a job doesn't exist or an "
+    "option is invalid (nothing is changed)."
 )
 EXAMPLES = """
 pause nightly-report --reason "until the disk is replaced"
@@ -56,9 +57,10 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     until = option_values.parse_end(options, now)
     selected = select(options, find_job)
     reason = bulk_actions.reason_with_user(options["reason"] or "")
-    # As in the admin, only the pause of a named job replaces the reason and end of another pause,
-    # if it has a reason (even an empty one) or an end itself. Automatic pauses are always replaced,
-    # and so is the wait of a named job for the handover, which would otherwise enable the job.
+    # The rules of the admin:
+    # - An automatic pause is always replaced.
+    # - Another pause of a named job is replaced if --reason (even an empty one) or an end is given.
+    # - The wait of a named job for the handover is replaced, so that it doesn't enable the job.
     named = {job.pk for job in selected.named}
     replaces = options["reason"] is not None or until is not None
     skipped = bulk_actions.skipped_jobs(selected, why_not_paused)
@@ -111,18 +113,18 @@ def _pause_locked(
                 group, reason, until, replace=is_named and replaces, replace_wait=is_named
             )
             refused |= {group[position].pk: error for position, error in errors.items()}
-    wanted = {"reason": reason, "until": until}
-    due, held = _due_runs(keys, using)
-    return [
-        _unchanged(**before)
-        if before and (is_paused_already(refused.get(job.pk)) or before == wanted)
-        else refused.get(job.pk)
-        or _done(reason, until, before, _cautions(job, due.get(job.pk, 0), held.get(job.pk, 0)))
-        for job, before in ((job, earlier.get(job.pk)) for job in jobs)
-    ]
+    due = _due_runs(keys, using)
+
+    def outcome_of(job: Job) -> ActionOutcome | Exception:
+        before, error = earlier.get(job.pk), refused.get(job.pk)
+        if before and (is_paused_already(error) or before == {"reason": reason, "until": until}):
+            return _unchanged(**before)
+        return error or _done(reason, until, before, _cautions(job, *due.get(job.pk, (0, 0))))
+
+    return [outcome_of(job) for job in jobs]
 
 
-def _due_runs(job_ids: Collection[int], using: str) -> tuple[dict[int, int], dict[int, int]]:
+def _due_runs(job_ids: Collection[int], using: str) -> dict[int, tuple[int, int]]:
     """Return how many due runs of each job start despite the pause, and how many a freeze holds."""
     runs = Run.objects.using(using).filter(job__in=job_ids, state__in=UNFINISHED - {State.RUNNING})
     all_due = runs.due(database_now(using)).order_by()
@@ -130,8 +132,7 @@ def _due_runs(job_ids: Collection[int], using: str) -> tuple[dict[int, int], dic
     counts = all_due.values_list("job").annotate(
         due=Count("pk", filter=start), held=Count("pk", filter=~start)
     )
-    found = list(counts)
-    return {pk: due for pk, due, _held in found}, {pk: held for pk, _due, held in found}
+    return {pk: (due, held) for pk, due, held in counts}
 
 
 def _cautions(job: Job, due: int, held: int) -> tuple[str, ...]:
@@ -149,7 +150,7 @@ def _cautions(job: Job, due: int, held: int) -> tuple[str, ...]:
         return ()
     states = " ".join(f"--state {state}" for state in sorted(UNFINISHED - {State.RUNNING}))
     how = f"manage.py dcron cancel {shlex.quote(str(job))} {states}"
-    return (" ".join([*texts, f"To cancel what hasn't started: {how}"]),)
+    return (" ".join([*texts, f"To cancel the runs that haven't started: {how}"]),)
 
 
 def _unchanged(reason: str, until: datetime | None) -> ActionOutcome:

@@ -424,7 +424,7 @@ INTERVALS = (
 """The constants of ``scheduler.tick`` that keep their proportion to the tick."""
 
 PAUSES = (
-    ("scheduler.pruner", "ROUND_EVERY", 10),
+    ("scheduler.pruner", "PAUSE_BETWEEN_ROUNDS", 10),
     ("scheduler.agenda", "LONGEST_PAUSE_WITHOUT_BROKER", 20),
     ("scheduler.backoff", "LONGEST_PAUSE", 12),
     ("execution.database_outage", "LONGEST_PAUSE", 12),

@@ -1185,6 +1185,19 @@ def test_runs_to_cancel_are_selected_by_their_state() -> None:
     assert running.cancel_requested_at is None
 
 
+def test_runs_to_cancel_are_selected_by_their_trigger() -> None:
+    job = make_idle_job(name="billing")
+    scheduled, manual = (make_run(job, "waiting", trigger=each) for each in ("schedule", "manual"))
+    rerun = make_run(job, "waiting", trigger="manual", rerun_of=make_run(job, "failed"))
+    assert call("cancel", "billing", "--trigger", "chain")[1].startswith("Nothing to cancel: ")
+    code, shown = document("cancel", "billing", "--state", "waiting", "--trigger", "manual")
+    assert code == 0
+    assert [result["run"] for result in shown["results"]] == [str(manual.pk)]
+    assert document("cancel", "billing", "--trigger", "rerun", "--trigger", "backfill")[0] == 0
+    states = dict(Run.objects.values_list("pk", "state"))
+    assert (states[scheduled.pk], states[rerun.pk]) == ("pending", "cancelled"), "its turn came"
+
+
 def test_run_that_starts_before_the_confirmation_is_not_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

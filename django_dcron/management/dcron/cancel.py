@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from django_dcron.management.dcron.lookup import JOB_HELP, RUN_HELP, find_job_or
 from django_dcron.management.dcron.output import WARNING, Output, add_json, time_text
 from django_dcron.models import Cursor, Job, Run
 from django_dcron.models.run import claimed_ahead
-from django_dcron.policies.lifecycle import UNFINISHED, State
+from django_dcron.policies.lifecycle import UNFINISHED, State, Trigger
 from django_dcron.utils.batches import in_batches
 from django_dcron.utils.counts import number_of
 from django_dcron.utils.docs_links import with_link
@@ -36,6 +36,7 @@ EXAMPLES = """
 cancel 019a9f3c-5b7e-7123-8abc
 cancel nightly-report --reason "wrong month"
 cancel --queue shop --state queued --dry-run
+cancel import-orders --state waiting --trigger manual
 """
 
 JOBS_PER_QUERY = 500
@@ -57,6 +58,13 @@ def add_arguments(parser: CommandParser) -> None:
         help="only runs in this state (repeatable)",
     )
     parser.add_argument(
+        "--trigger",
+        action="append",
+        default=[],
+        choices=[trigger.value for trigger in Trigger],
+        help="only runs with this trigger (repeatable)",
+    )
+    parser.add_argument(
         "--reason", default="", metavar="TEXT", help="shown with the run; your user name is added"
     )
     bulk_actions.add_confirmation(parser)
@@ -73,7 +81,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     ahead: set[UUID] = set()
     skipped: set[UUID] = set()
     jobs = [row for row in selected.rows if isinstance(row, Job)]
-    for each, is_ahead in _runs_in(jobs, states):
+    for each, is_ahead in _runs_in(jobs, states, options["trigger"]):
         runs[each.pk] = each
         if is_ahead:
             is_named = each in named or each.job in named
@@ -81,7 +89,7 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     overdue = 0 if output.is_json else _number_overdue(jobs)
     ends_here = not runs and not output.is_json
     if ends_here:
-        output.line(f"Nothing to cancel: there are no {_kind(options['state'])} runs.")
+        output.line(f"Nothing to cancel: there are no {_kind(options)} runs.")
     if overdue:
         output.line(_overdue_text(overdue), WARNING)
     if ends_here:
@@ -102,8 +110,9 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
     bulk_actions.perform_plan(output, plan, options, asks=selected.by_criteria)
 
 
-def _kind(states: Sequence[str]) -> str:
-    return " or ".join(states) or "unfinished"
+def _kind(options: Mapping[str, Any]) -> str:
+    state = " or ".join(options["state"]) or "unfinished"
+    return f"{state} {' or '.join(options['trigger'])}".rstrip()
 
 
 def _number_overdue(jobs: Sequence[Job]) -> int:
@@ -124,13 +133,19 @@ def _overdue_text(number: int) -> str:
     return with_link(text, "troubleshooting.md#the-nodes-were-down")
 
 
-def _runs_in(jobs: Sequence[Job], states: Collection[str]) -> Iterator[tuple[Run, bool]]:
-    """Yield the runs of the jobs in these states, job by job, and whether each is claimed ahead."""
+def _runs_in(
+    jobs: Sequence[Job], states: Collection[str], triggers: Collection[str]
+) -> Iterator[tuple[Run, bool]]:
+    """Yield the runs of the jobs in these states, job by job, and whether each is claimed ahead.
+
+    ``triggers``: only runs with one of these triggers. Empty: with any.
+    """
     now = database_now(alias_for(Run))
     for batch in in_batches(jobs, JOBS_PER_QUERY):
         runs = Run.objects.using(alias_for(Run)).filter(
             job__in=[job.pk for job in batch], state__in=states
         )
+        runs = runs.shown_as(*triggers) if triggers else runs
         rows = runs.select_related("job").annotate(is_ahead=claimed_ahead(now))
         for run in rows.order_by("job__namespace", "job__name", "due_at", "pk"):
             yield run, run.is_ahead  # type: ignore[attr-defined]  # annotated

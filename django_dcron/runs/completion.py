@@ -121,6 +121,7 @@ def complete_attempt(
     elif token is not None and record_late_outcome(run, token, ending.outcome):
         _log_late(run, attempt, ending)
     else:
+        endings.close_own_attempt(run, end)
         _log_ignored(run, attempt, ending)
     return Completion(won, check_auto_pause)
 

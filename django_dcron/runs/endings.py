@@ -253,6 +253,18 @@ def _dispatch_after_commit(end: AttemptEnd, next_runs: Iterable[Run]) -> None:
             transaction.on_commit(partial(dispatch_now, next_run), using=alias_for(Run))
 
 
+def close_own_attempt(run: Run, end: AttemptEnd) -> None:
+    """Close the attempt of an execution that doesn't end its run, if the attempt is still open.
+
+    That happens only after the database has lost committed transactions, for example in a failover
+    to an asynchronous replica: the run started twice with the same number, and the other execution
+    has ended it.
+    """
+    if end.token is not None:
+        with brief_transaction(alias_for(Run), settings.RUN_LEASE, lock=LOCK_TIMEOUT):
+            _close_attempt(run, end)
+
+
 def _close_attempt(run: Run, end: AttemptEnd) -> None:
     """Write the end to the attempt's row, unless it has an outcome."""
     key: dict[str, Any] = {"run_id": run.pk, "number": end.number}

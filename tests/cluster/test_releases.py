@@ -33,7 +33,7 @@ def test_two_releases_serve_the_same_jobs_during_a_deploy(cluster: Cluster, tmp_
     wait_until(
         lambda: cluster.leading() == 2, TIMEOUT, what="nodes of both releases to lead", interval=0.1
     )
-    releases = dict(Node.objects.values_list("name", "release"))
+    releases = dict(Node.objects.values_list("name", "version"))
     assert releases == {"node-0": django_dcron.__version__, "node-1": RELEASE}
     nodes = dict(Node.objects.values_list("name", "pk"))
     began = now()

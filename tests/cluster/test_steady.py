@@ -15,7 +15,7 @@ def test_each_occurrence_starts_once_without_faults(cluster: Cluster) -> None:
     jobs = cluster.start(jobs=20)
     cluster.run_for(SECONDS)
     verdict = cluster.account()
-    assert verdict.expected >= len(jobs) * 3 / 4 * (SECONDS - 3)
+    assert verdict.expected >= len(jobs) * 3 / 8 * (SECONDS - 3), "half of the jobs run every 4 s"
     runs = Run.objects.filter(scheduled_at__gt=cluster.after, scheduled_at__lte=cluster.until)
     assert set(runs.values_list("state", "attempt")) == {("succeeded", 1)}
     assert runs.count() == verdict.expected == verdict.runs

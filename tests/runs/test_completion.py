@@ -200,6 +200,18 @@ def test_end_of_run_wakes_the_waiting_run() -> None:
 # --- exactly once -------------------------------------------------------------------------------
 
 
+def test_second_start_of_an_attempt_is_closed_after_the_first_one_has_ended_the_run() -> None:
+    """The database has lost the first start, as in a failover to an asynchronous replica."""
+    run = running()
+    second = attempt_of(run)
+    assert end_attempt(run, 1, SUCCEEDED, uuid4()), "the first execution doesn't know of the second"
+    assert not end_attempt(run, 1, failed(), second.token)
+    assert state_of(run) == State.SUCCEEDED
+    second.refresh_from_db()
+    assert (second.outcome, second.late_outcome) == (Outcome.FAILED, "")
+    assert second.finished_at is not None
+
+
 def test_late_outcome_of_a_lost_attempt_does_not_change_its_run() -> None:
     run = running(max_attempts=2)
     token = attempt_of(run).token

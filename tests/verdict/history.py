@@ -6,6 +6,7 @@ are ISO 8601 in UTC. Durations are seconds.
 
 from __future__ import annotations
 
+import gzip
 import json
 import types
 import typing
@@ -238,7 +239,7 @@ class History:
         return json.dumps({"format": FORMAT, **asdict(self)}, default=_plain, indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> History:
+    def from_json(cls, text: str | bytes) -> History:
         """Read a history. Raises ``ValueError`` if it has another format."""
         read = json.loads(text)
         if read.pop("format", None) != FORMAT:
@@ -250,7 +251,9 @@ class History:
 
     @classmethod
     def read(cls, path: Path) -> History:
-        return cls.from_json(path.read_text())
+        """Read a file. It may be compressed: ``.gz``."""
+        content = path.read_bytes()
+        return cls.from_json(gzip.decompress(content) if path.suffix == ".gz" else content)
 
 
 Item = TypeVar("Item")

@@ -8,8 +8,11 @@ import pytest
 
 from tests.verdict.__main__ import main
 from tests.verdict.history import History
+from tests.verdict.judgement import judge
 from tests.verdict.tests.good import SECOND, T, drop, good_history
 from tests.verdict.witness import Anchor, read_log, witnessed
+
+PUBLISHED = sorted(Path("docs/contributing/histories").glob("*.json.gz"))
 
 
 def test_json_keeps_everything() -> None:
@@ -21,6 +24,18 @@ def test_json_keeps_everything() -> None:
 def test_json_of_another_format_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"format|odd"):
         History.from_json(text)
+
+
+def test_published_histories_have_the_documented_totals_and_no_findings() -> None:
+    totals = [judge(History.read(path)) for path in PUBLISHED]
+    assert not [finding for verdict in totals for finding in verdict.findings]
+    text = " ".join(Path("docs/contributing/verdict.md").read_text().split())
+    for number, name in (
+        (len(PUBLISHED), "scenarios"),
+        (sum(verdict.totals.occurrences for verdict in totals), "occurrences"),
+        (sum(verdict.totals.starts for verdict in totals), "starts"),
+    ):
+        assert f"{number:,} {name}" in text
 
 
 def test_command_prints_totals_and_fails_on_a_finding(

@@ -7,6 +7,7 @@ from django_dcron.jobs.audit.actor import Actor, acting
 from django_dcron.jobs.audit.entries import SYNCED
 from django_dcron.jobs.batch_reading import JobToSave
 from django_dcron.jobs.saving import save_change
+from django_dcron.management.dcron import lookup
 from django_dcron.management.dcron.exits import NEGATIVE, USAGE_ERROR
 from django_dcron.models import AuditEntry, Cursor, Job, Via
 from tests.factories import forget_entries, make_idle_job, make_run
@@ -221,6 +222,31 @@ def test_undone_deletion_is_not_offered_again(job: Job) -> None:
         assert f"shop/renamed ({'number ' * (command == 'revert')}{restored.pk})" in result.err
         assert "dcron revert" not in result.err
     assert Job.objects.count() == 1
+
+
+def test_error_about_a_deleted_job_that_code_declares_names_the_sync_and_the_revert(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "declarations", lambda: [str(job)])
+    control.delete(job)
+    error = call("why", str(job)).err
+    assert "Code still declares it, so the next sync" in error
+    assert f"manage.py dcron revert {job.namespace}/{job.name}" in error
+    assert call("revert", str(job)).code == 0
+    assert call("why", str(job), "now").code == 0
+
+
+def test_revert_of_a_job_that_was_created_again_names_the_deleted_one(job: Job) -> None:
+    job.max_attempts = 7
+    control.save(job)
+    number = job.pk
+    control.delete(job)
+    make_idle_job(name=job.name, namespace=job.namespace)
+    error = call("revert", str(job)).err
+    assert f"manage.py dcron delete {job}, then manage.py dcron revert {number}" in error
+    assert call("delete", str(job), "--yes").code == 0
+    assert call("revert", str(number)).code == 0
+    assert Job.objects.get(name=job.name).max_attempts == 7
 
 
 def test_error_about_a_deleted_job_says_who_deleted_it(job: Job) -> None:

@@ -176,13 +176,13 @@ def _runs_of_job(text: str) -> str:
 
 def _hint(text: str, jobs: JobQuerySet) -> str:
     """Return the remedy: a sync, or jobs whose names contain the text, or similar names."""
+    if deletion := _deletion_of(text):
+        return _deletion_hint(text, deletion)
     if text in map(str, declarations()):
         missing = ": code declares it, but the database doesn't have it yet"
         if refused := next((each for each in plan() if each.job == text and each.is_problem), None):
             return f"{missing}. dcron sync refuses it: {'; '.join(refused.details)}"
         return f"{missing}. Run manage.py dcron sync, or restart the nodes."
-    if deletion := _deletion_of(text):
-        return _deletion_hint(text, deletion)
     if re.match(r"[A-Za-z_]\w*=", text):
         return ". To pass arguments to a run: --kwargs '{\"days\": 30}'"
     _, _, name = text.rpartition("/")
@@ -207,6 +207,11 @@ def _deletion_hint(text: str, deletion: AuditEntry) -> str:
     is_number = label_of(*split_label(text)) != deletion.label
     label = text if is_number else shlex.quote(_full_label(deletion.label))
     hint = f": {actor_text(deletion)} deleted it at {time_text(deletion.at)}. "
+    if deletion.label in map(str, declarations()):
+        hint += (
+            "Code still declares it, so the next sync or start of a node creates it again with the "
+            "values of the code. "
+        )
     if restored := restored_job_of(deletion):
         hint += f"That was undone: the restored job is {restored.label} ({restored.number})"
     else:

@@ -21,7 +21,12 @@ from django_dcron.diagnosis.start_caution import restore_cautions
 from django_dcron.exceptions import Conflict, NotPossible
 from django_dcron.jobs.audit.entries import actor_text
 from django_dcron.jobs.representation import JOB_FIELDS, portable_document
-from django_dcron.jobs.restoring import deleted_row_of, has_missed_handover
+from django_dcron.jobs.restoring import (
+    deleted_row_of,
+    deletion_of,
+    has_missed_handover,
+    restored_job_of,
+)
 from django_dcron.jobs.reverting import edit_of, latest_edit_of
 from django_dcron.management.dcron.exits import negative_result, usage_error
 from django_dcron.management.dcron.job_edit import (
@@ -111,10 +116,17 @@ def _latest_edit(job: Job) -> AuditEntry:
 
 
 def _no_edit(job: Job, what: str) -> CommandError:
-    return usage_error(
-        f"The audit log has {what} of {job}. To list the edits: manage.py dcron audit "
-        f"{shlex.quote(str(job))} --action change"
+    name = shlex.quote(str(job))
+    text = (
+        f"The audit log has {what} of {job}. To list the edits: manage.py dcron audit {name} "
+        "--action change"
     )
+    if (deletion := deletion_of(str(job))) is not None and restored_job_of(deletion) is None:
+        text += (
+            f"\nAn earlier job of this name was deleted at {time_text(deletion.at)}. To have it "
+            f"instead: manage.py dcron delete {name}, then manage.py dcron revert {deletion.job_id}"
+        )
+    return usage_error(text)
 
 
 def _version_text(entry: AuditEntry) -> str:

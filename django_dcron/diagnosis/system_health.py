@@ -39,6 +39,7 @@ from django_dcron.diagnosis.paused_by_users import find_user_pauses
 from django_dcron.diagnosis.read_only import refuses_writes
 from django_dcron.diagnosis.scope import Scope
 from django_dcron.diagnosis.summaries import Summary, SummaryQuery, count, summarize
+from django_dcron.diagnosis.waiting_runs import find_waiting_runs, waiting_for_long
 from django_dcron.diagnosis.worker_facts import worker_facts
 from django_dcron.diagnosis.workload import latest_worker_replies
 from django_dcron.dispatch.queues import queue_name
@@ -107,6 +108,7 @@ def read_facts(
     facts |= _due(summaries)
     facts |= worker_facts(runs, facts, now, summaries)
     facts["long_runs"] = find_long_runs(runs, now) if summaries["long_running"].number else ()
+    facts["waiting_runs"] = find_waiting_runs(runs, now) if summaries["waiting"].number else ()
     if not working and nodes and refuses_writes(alias_for(Node)):
         # No node can write a heartbeat, so a missing one doesn't mean that the node has died.
         facts |= {"database_read_only": True, "dead_nodes": 0}
@@ -326,6 +328,7 @@ def _rows_to_summarize(
         ),
         "undelivered": SummaryQuery(undelivered_runs(runs, now).order_by("due_at"), 1),
         "long_running": SummaryQuery(running_for_long(runs, now).order_by("due_at"), 1),
+        "waiting": SummaryQuery(waiting_for_long(runs, now).order_by("due_at"), 1),
     }
 
 

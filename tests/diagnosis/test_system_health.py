@@ -957,6 +957,30 @@ def queries(call: Callable[[], object]) -> int:
     return len(captured)
 
 
+def test_runs_that_pile_up_behind_their_job_are_a_backlog(job: Job, now: datetime) -> None:
+    make_node()
+    make_started_run(job, now - MINUTE)
+    late = {"due_at": now - timedelta(minutes=9)}
+    others = [make_idle_job(name=name) for name in ("quiet", "backfilled")]
+    for number in range(4):
+        make_run(job, "waiting", due_at=now - timedelta(minutes=number))
+        make_run(others[1], "waiting", trigger="backfill", **late)
+    make_run(others[0], "waiting", **late)
+    assert [(each.job, each.number) for each in read_facts().waiting_runs] == [
+        (str(job), 4),
+        ("quiet", 1),
+    ]
+    issue = next(each for each in read_verdict().issues if each.problem is Problem.JOB_BACKLOG)
+    assert issue.figures == {"jobs": 1, "runs": 4}
+    assert f"manage.py dcron cancel {job} --state waiting" in str(issue)
+
+
+def test_runs_that_have_waited_for_a_short_time_are_no_backlog(job: Job, now: datetime) -> None:
+    for _ in range(4):
+        make_run(job, "waiting", due_at=now - timedelta(minutes=1))
+    assert read_facts().waiting_runs == ()
+
+
 def test_number_of_queries_is_constant(job: Job, now: datetime) -> None:
     make_node()
     make_started_run(job, now - MINUTE)

@@ -17,6 +17,7 @@ from django_dcron.policies.health.facts import (
     SystemFacts,
     UserPauses,
     WaitingCount,
+    WaitingRuns,
     WorkerFacts,
 )
 from django_dcron.policies.health.problems import Issue, Problem, Severity, age_text
@@ -646,6 +647,7 @@ def facts_with_names(**given: Any) -> SystemFacts:
         keep_failing=named("secret-job"),
         auto_paused=named("secret-job"),
         long_runs=(LongRun("secret-job", 60 * MINUTE, MINUTE),),
+        waiting_runs=(WaitingRuns("secret-job", 3, LONG_AGO, MINUTE),),
         user_pauses=(UserPauses(3, "secret-job", NOW),),
         freezes=(FreezeFacts("secret-space", "deploy", "ann", NOW, None),),
         **{
@@ -691,6 +693,7 @@ def test_visible_facts_differ_only_in_names() -> None:
         "keep_failing": NamedCount(1),
         "auto_paused": NamedCount(1),
         "long_runs": (LongRun("", 60 * MINUTE, MINUTE),),
+        "waiting_runs": (WaitingRuns("", 3, LONG_AGO, MINUTE),),
         "user_pauses": (UserPauses(3, "", NOW),),
         "freezes": (FreezeFacts("", "", "", NOW, None),),
         "shows_queues": False,
@@ -1052,6 +1055,38 @@ WITHOUT_TASK = (worker("w1", executes=False), worker("w2", executes=False), work
             {},
         ),
         (
+            {"waiting_runs": (WaitingRuns("it's slow", 12, ago(9 * MINUTE), MINUTE),)},
+            (
+                P.JOB_BACKLOG,
+                WARNING,
+                ago(9 * MINUTE),
+                {"jobs": 1, "runs": 12},
+                NamedCount.of(["it's slow"]),
+            ),
+            {"runs": "12", "job": "it's slow", "age": "9 min"},
+            {"command": shlex.join(["cancel", "it's slow", "--state", "waiting"])},
+        ),
+        (
+            {
+                "waiting_runs": (
+                    WaitingRuns("a", 12, ago(3 * MINUTE), MINUTE),
+                    WaitingRuns("b", 3, ago(9 * MINUTE), MINUTE),
+                    WaitingRuns("few", 2, ago(9 * MINUTE), MINUTE),
+                    WaitingRuns("new", 9, ago(2 * MINUTE), MINUTE),
+                    WaitingRuns("patient", 9, ago(60 * MINUTE), 60 * MINUTE),
+                )
+            },
+            (
+                P.JOB_BACKLOG,
+                WARNING,
+                ago(9 * MINUTE),
+                {"jobs": 2, "runs": 15},
+                NamedCount(2, ("a", "b")),
+            ),
+            {"jobs": "a, b", "runs": "15", "age": "9 min"},
+            {},
+        ),
+        (
             {
                 "freezes": (
                     FreezeFacts("", "deploy (ann)", "ann", ago(90 * MINUTE), None),
@@ -1363,6 +1398,26 @@ def test_error_that_every_run_fails_says_if_muted_incidents_are_not_counted() ->
         assert ("muted" in str(issue.summary)) is bool(muted)
 
 
+def test_backlog_names_no_job_without_permission() -> None:
+    everything = facts(waiting_runs=(WaitingRuns("secret", 12, ago(9 * MINUTE), MINUTE),))
+    (shown,) = assess(everything.visible(jobs=False, nodes=True)).issues
+    assert "secret" not in f"{shown} {shown.named}"
+    assert shown.figures == {"jobs": 1, "runs": 12}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"freezes": (FreezeFacts("", "deploy", "ann", NOW, None),)},
+        {"quarantined": NamedCount(1, ("q",))},
+    ],
+)
+def test_backlog_is_not_reported_beside_a_freeze_or_an_error(other: dict[str, Any]) -> None:
+    waiting = (WaitingRuns("a", 12, ago(9 * MINUTE), MINUTE),)
+    assert P.JOB_BACKLOG in assess(facts(waiting_runs=waiting)).problems
+    assert P.JOB_BACKLOG not in assess(facts(waiting_runs=waiting, **other)).problems
+
+
 def test_freeze_is_not_reported_as_a_problem() -> None:
     freeze = FreezeFacts("", "deploy", "ann", NOW, None)
     verdict = assess(facts(freezes=(freeze,)))
@@ -1408,6 +1463,7 @@ def test_facts_default_to_a_system_without_work() -> None:
         "long_runs": (),
         "similar_targets": (),
         "user_pauses": (),
+        "waiting_runs": (),
         "freezes": (),
         "queues": (),
         "busiest": (),

@@ -61,6 +61,7 @@ _LISTINGS: dict[Problem, FilteredList] = {
         Job, {"enabled__exact": "0", "pause_reason__startswith": AUTO_PAUSED}
     ),
     Problem.ALL_JOBS_PAUSED: FilteredList(Job, {"state": "paused"}),
+    Problem.JOB_BACKLOG: FilteredList(Run, {"state__exact": "waiting"}),
     Problem.FREEZE_WITHOUT_END: FilteredList(Freeze, {}),
     Problem.CURSOR_OVERDUE: FilteredList(Job, {"state": OVERDUE}),
 }

@@ -45,6 +45,7 @@ class Code(StrEnum):
     ALL_JOBS_PAUSED = "all_jobs_paused"
     FREEZE_WITHOUT_END = "freeze_without_end"
     RUN_OVERLONG = "run_overlong"
+    JOB_BACKLOG = "job_backlog"
     # Occurrences against runs.
     OCCURRENCE_MISSING = "occurrence_missing"
     OCCURRENCE_COUNTED_TWICE = "occurrence_counted_twice"
@@ -107,6 +108,7 @@ WARNINGS = frozenset(
         Code.ALL_JOBS_PAUSED,
         Code.FREEZE_WITHOUT_END,
         Code.RUN_OVERLONG,
+        Code.JOB_BACKLOG,
         Code.RUN_OFF_SCHEDULE,
         Code.CURSOR_OUTDATED,
         Code.NEVER_FIRES,

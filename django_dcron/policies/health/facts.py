@@ -98,6 +98,18 @@ class LongRun:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingRuns:
+    """The runs of a job that wait for its earlier runs to end."""
+
+    job: str
+    number: int
+    since: datetime
+    """When the oldest of them was due."""
+    grace: timedelta
+    """The job's ``misfire_grace``."""
+
+
+@dataclass(frozen=True, slots=True)
 class UserPauses:
     """The jobs that users have paused for one reason."""
 
@@ -258,6 +270,9 @@ class SystemFacts:
 
     freezes: tuple[FreezeFacts, ...] = ()
 
+    waiting_runs: tuple[WaitingRuns, ...] = ()
+    """Jobs with runs that have waited for a while, and have the most such runs first."""
+
     shows_queues: bool = True
     """Whether sentences may name queues. The verdict itself always needs the names."""
     shows_workers: bool = True
@@ -285,6 +300,7 @@ class SystemFacts:
                 user_pauses=tuple(replace(each, reason="") for each in facts.user_pauses),
                 busiest=(),
                 long_runs=tuple(replace(run, job="") for run in facts.long_runs),
+                waiting_runs=tuple(replace(each, job="") for each in facts.waiting_runs),
                 freezes=tuple(
                     replace(freeze, namespace="", reason="", frozen_by="")
                     for freeze in facts.freezes

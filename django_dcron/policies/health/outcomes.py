@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from django_dcron.policies.health.facts import FAILURES_UNTIL_WARNING, NamedCount, SystemFacts
+from django_dcron.policies.health.facts import (
+    FAILURES_UNTIL_WARNING,
+    NAMES_LISTED,
+    NamedCount,
+    SystemFacts,
+    WaitingRuns,
+)
 from django_dcron.policies.health.problems import (
     Issue,
     ListedProblem,
@@ -20,6 +26,9 @@ from django_dcron.policies.health.problems import (
 from django_dcron.utils.messages import TranslatableText, any_of, ngettext
 from django_dcron.utils.messages import gettext_noop as _
 
+BACKLOG_FROM = 3
+BACKLOG_AFTER = timedelta(minutes=2)
+"""Runs of a job are a backlog if so many wait, and the oldest has been due for so long."""
 FREEZE_REPORTED_AFTER = timedelta(hours=1)
 """A freeze without an end that lasts so long may have been forgotten."""
 _FAILING = {
@@ -146,6 +155,53 @@ def _all_jobs_paused(facts: SystemFacts) -> Issue:
         remedy = TranslatableText(_("Resume the jobs that should run."))
     figures = {"jobs": facts.jobs, "paused": number}
     return Issue(Problem.ALL_JOBS_PAUSED, Severity.WARNING, summary, remedy, since, figures)
+
+
+def backlog_issues(facts: SystemFacts) -> Iterator[Issue]:
+    """Yield a warning if runs of a job pile up, because they wait for its earlier runs.
+
+    Runs that a freeze holds back don't count.
+    """
+    late = [each for each in facts.waiting_runs if _is_backlog(each, facts.now)]
+    if not late or facts.freezes:
+        return
+    first, number = late[0], sum(each.number for each in late)
+    since = min(each.since for each in late)
+    named = NamedCount(len(late), tuple(each.job for each in late if each.job)[:NAMES_LISTED])
+    values: dict[str, Any] = {"runs": bounded_number(number), "age": age_text(facts.now - since)}
+    remedy = TranslatableText(
+        _("Shorten the runs, run the jobs less often, or cancel the runs that wait.")
+    )
+    if len(late) == 1 and first.job:
+        summary = TranslatableText(
+            _("%(runs)s runs of %(job)s wait for earlier runs of the job, the oldest for %(age)s."),
+            job=first.job,
+            **values,
+        )
+        remedy = TranslatableText(
+            _(
+                "Shorten the runs, run the job less often, or drop the backlog: manage.py dcron "
+                "%(command)s"
+            ),
+            command=shlex.join(["cancel", first.job, "--state", "waiting"]),
+        )
+    else:
+        summary = TranslatableText(
+            _(
+                "Jobs whose runs pile up, because they wait for earlier runs of their job: "
+                "%(jobs)s. Waiting runs: %(runs)s, the oldest for %(age)s."
+            ),
+            jobs=named.listed,
+            **values,
+        )
+    figures = {"jobs": len(late), "runs": number}
+    yield Issue(Problem.JOB_BACKLOG, Severity.WARNING, summary, remedy, since, figures, named)
+
+
+def _is_backlog(waiting: WaitingRuns, now: datetime) -> bool:
+    return waiting.number >= BACKLOG_FROM and now - waiting.since > max(
+        BACKLOG_AFTER, waiting.grace
+    )
 
 
 def _freezes_without_end(facts: SystemFacts) -> Iterator[Issue]:

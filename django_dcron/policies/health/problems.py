@@ -50,6 +50,7 @@ class Problem(StrEnum):
     ALL_JOBS_PAUSED = "all_jobs_paused"
     FREEZE_WITHOUT_END = "freeze_without_end"
     RUN_OVERLONG = "run_overlong"
+    JOB_BACKLOG = "job_backlog"
     CLOCK_IN_DOUBT = "clock_in_doubt"
     NODE_SKEWED = "node_skewed"
     SHARDS_DIFFER = "shards_differ"

@@ -135,6 +135,8 @@ def assess(facts: SystemFacts) -> Verdict:
         *outcomes.outcome_issues(facts),
         *nodes.configuration_issues(facts),
     ]
+    if not any(issue.severity is Severity.ERROR for issue in issues):
+        issues += outcomes.backlog_issues(facts)  # an error may be the cause of a backlog
     order = list(Problem)
     ranked = sorted(
         issues,

@@ -225,10 +225,16 @@ def _with_digits(words: list[str]) -> str:
 
 # --- intervals ------------------------------------------------------------------------------------
 
+_ABBREVIATED = re.compile(
+    r"(?:every|each) (?=\d)(([1-9]\d?w)?([1-9]\d?d)?([1-9]\d?h)?([1-9]\d?m)?([1-9]\d?s)?)"
+)
+
 
 def _interval(words: str) -> str | None:
     if found := re.fullmatch(r"(?:every hour|hourly)(?: at (?:minute |:)(\d{1,2}))?", words):
         return f"{int(found[1] or 0)} * * * *" if int(found[1] or 0) < 60 else None
+    if found := re.fullmatch(_ABBREVIATED, words):
+        return f"@every {found[1]}"
     words, between = take_hours(words)
     if not (found := re.fullmatch(_INTERVAL, words)):
         return None

@@ -58,6 +58,8 @@ WORDS = re.split(
         ("every fifteen minutes", "*/15 * * * *"),
         ("every minute", "* * * * *"),
         ("every 5 minutes on weekends", "*/5 * * * SAT,SUN"),
+        ("every 5s", "@every 5s"),
+        ("Each 1h30m", "@every 1h30m"),
         ("every 7 minutes", "@every 7m"),
         ("every 36 hours", "@every 36h"),
         ("every 30 seconds", "*/30 * * * * *"),

@@ -49,23 +49,12 @@ _NOT_ONCE = _(
 MAX_LENGTH = 200
 _ORDINAL = r"(?:\d{1,2}(?:st|nd|rd|th)|last)"
 _ORDINALS = {"first": "1st", "second": "2nd", "third": "3rd", "fourth": "4th", "fifth": "5th"}
-_NUMBERS = {
-    "one": "1",
-    "two": "2",
-    "three": "3",
-    "four": "4",
-    "five": "5",
-    "six": "6",
-    "seven": "7",
-    "eight": "8",
-    "nine": "9",
-    "ten": "10",
-    "eleven": "11",
-    "twelve": "12",
-    "fifteen": "15",
-    "twenty": "20",
-    "thirty": "30",
-}
+_UP_TO_TWELVE = (
+    *("one", "two", "three", "four", "five", "six"),
+    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
+)
+_NUMBERS = {word: str(number) for number, word in enumerate(_UP_TO_TWELVE, 1)}
+_NUMBERS |= {"fifteen": "15", "twenty": "20", "thirty": "30"}
 _UNITS_SPELLED_OUT = {
     **dict.fromkeys(("min", "mins"), "minutes"),
     **dict.fromkeys(("sec", "secs"), "seconds"),
@@ -78,6 +67,8 @@ _START = rf"(?:(?:counted |starting )?from|starting|since)(?: on)? ({ISO_DATE})"
 _REPEATED = r"every (?P<number>\d{1,3}|other) (?P<unit>weeks?|days?)(?: on (?P<days>.+))?"
 _EVERY_OTHER_DAY_OF_WEEK = rf"every (?:2nd|other) ({DAY})|(?:biweekly|fortnightly) on ({DAY})"
 _INTERVAL = r"every (?:(\d{1,4}) )?(second|minute|hour)s?(?: (.+))?"
+_ABBREVIATED = "(?:every|each) (?=[0-9])(" + "".join(f"([1-9][0-9]?{u})?" for u in "wdhms") + ")"
+"""An interval such as "every 1h30m"."""
 _IN_MONTHS = rf"\bin ({MONTH}(?: and (?:in )?{MONTH})*)(?= |$)"
 _DAY_RANGE = rf"({DAY})(?: to | through | until | ?- ?)({DAY})"
 _SINGLE_TIME = re.compile(
@@ -224,10 +215,6 @@ def _with_digits(words: list[str]) -> str:
 
 
 # --- intervals ------------------------------------------------------------------------------------
-
-_ABBREVIATED = re.compile(
-    r"(?:every|each) (?=\d)(([1-9]\d?w)?([1-9]\d?d)?([1-9]\d?h)?([1-9]\d?m)?([1-9]\d?s)?)"
-)
 
 
 def _interval(words: str) -> str | None:

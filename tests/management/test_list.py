@@ -9,8 +9,10 @@ from pytest_django import Settings
 
 from django_dcron import control
 from django_dcron.db.now import database_now
+from django_dcron.diagnosis import system_health
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.jobs.representation import summary_of
+from django_dcron.management.dcron import list as list_command
 from django_dcron.management.dcron.job_selection import schedule_with_zone
 from django_dcron.models import Cursor, Job, Node, Run
 from django_dcron.models.statistics import count_ended_runs
@@ -274,3 +276,16 @@ def test_list_says_if_no_node_is_running(capsys: pytest.CaptureFixture[str]) -> 
     assert warned()
     make_node()
     assert not warned()
+
+
+def test_list_names_a_read_only_database_instead_of_missing_nodes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_idle_job()
+    make_node(age=timedelta(minutes=5))
+    for module in (system_health, list_command):
+        monkeypatch.setattr(module, "refuses_writes", lambda using: True)
+    call("list")
+    shown = capsys.readouterr().err
+    assert "read-only" in shown
+    assert "No node is running" not in shown

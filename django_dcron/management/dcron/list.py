@@ -21,6 +21,7 @@ from django_dcron.db.now import database_now
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.job_filters.job_filter import jobs_matching
 from django_dcron.diagnosis.job_state import next_run_of, statistics_of
+from django_dcron.diagnosis.read_only import refuses_writes
 from django_dcron.diagnosis.system_health import read_verdict
 from django_dcron.management.dcron.freezes import time_until_text, warn_of_freezes
 from django_dcron.management.dcron.job_selection import (
@@ -128,9 +129,12 @@ def run(command: BaseCommand, options: dict[str, Any]) -> None:
 def _warn_of_outage(out: Output, namespace: str) -> None:
     """Print that no node is running, or else the most urgent problem that affects all jobs.
 
-    That is an error of the health verdict, or a warning about a service that the nodes need.
+    That is an error of the health verdict, or a warning about a service that the nodes need. While
+    the database is read-only, nodes can't write heartbeats, so a missing one means nothing.
     """
-    if not Node.objects.using(alias_for(Node)).live(settings.LEASE).exists():
+    using = alias_for(Node)
+    is_live = Node.objects.using(using).live(settings.LEASE).exists()
+    if not (is_live or refuses_writes(using)):
         out.progress(absence_text(Absence.NODE))
         return
     for issue in read_verdict(namespace).issues:

@@ -11,11 +11,13 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
-from django.utils.html import strip_tags
+from django.utils.html import escape, strip_tags
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from django_dcron import control
 from django_dcron.admin.dashboard import failures, health, page
+from django_dcron.db import session_limits
+from django_dcron.db.error_remedies import END_LOCK
 from django_dcron.db.now import database_now
 from django_dcron.diagnosis import figures
 from django_dcron.diagnosis.overdue import takeover_time
@@ -34,6 +36,7 @@ from tests.admin.conftest import (
     section_url,
 )
 from tests.factories import make_idle_job, make_node, make_run
+from tests.lock_holder import has_usual_lock_limit, keeping_open, lock_runs
 
 EVIL = "<script>alert(1)</script>"
 ALL_PERMISSIONS = ("view_dashboard", "view_job", "view_run", "view_attempt", "view_node")
@@ -776,3 +779,19 @@ def test_debug_mode_loads_no_script_that_replaces_the_page(
     html = admin_client.get(URL).content.decode()
     assert "django_htmx/htmx-2.min.js" in html
     assert "django-htmx.js" not in html
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+def test_page_says_that_a_table_is_locked_and_how_to_find_the_lock(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_limits, "READ_LOCK_TIMEOUT", timedelta(milliseconds=50))
+    make_idle_job()
+    url = reverse("admin:django_dcron_dashboard_changelist")
+    with keeping_open(lock_runs):
+        locked = admin_client.get(url)
+    assert locked.status_code == 503
+    assert escape(END_LOCK) in locked.content.decode()
+    assert has_usual_lock_limit()
+    assert admin_client.get(url).status_code == 200

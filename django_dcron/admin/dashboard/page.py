@@ -18,11 +18,13 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import PermissionDenied
+from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
 from django.utils.decorators import method_decorator
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
@@ -44,6 +46,10 @@ from django_dcron.admin.dashboard import filter as job_filter
 from django_dcron.admin.dashboard.index_line import STATUS_URL, line_context
 from django_dcron.admin.dashboard.live import RenderedSection, Section
 from django_dcron.admin.dashboard.viewer import Viewer
+from django_dcron.db.contention import is_contention
+from django_dcron.db.error_remedies import with_remedy
+from django_dcron.db.routing import alias_for
+from django_dcron.db.session_limits import limited_reads
 from django_dcron.models import Dashboard, Job, Node, Run
 
 LIVE_URL = "django_dcron_dashboard_live"
@@ -91,7 +97,13 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
             sections = {FIRST_STEPS: sections[FIRST_STEPS]}
         else:
             sections.pop(FIRST_STEPS, None)
-        shown = live.read_sections(viewer, sections)
+        try:
+            with limited_reads(alias_for(Run)):
+                shown = live.read_sections(viewer, sections)
+        except OperationalError as error:
+            if not is_contention(error):
+                raise
+            return self._locked_page(request, error)
         live.remember_viewer(viewer, request)
         context = {
             **job_filter.context(request, site),
@@ -100,6 +112,15 @@ class DashboardAdmin(ReadOnlyAdmin[Dashboard]):
             "live_url": self._live_url(viewer),
         }
         return self.render_page(request, "dashboard/page.html", context | (extra_context or {}))
+
+    def _locked_page(self, request: HttpRequest, error: Exception) -> HttpResponse:
+        """Say that another session has locked a table, and how to find it."""
+        text = _("The dashboard can't be read, because a table is locked: %(error)s")
+        message = format_html('<p class="errornote">{}</p>', text % {"error": with_remedy(error)})
+        context = {"title": _("Dashboard"), "parts": [message]}
+        response = self.render_page(request, "dashboard/page.html", context)
+        response.status_code = 503
+        return response
 
     def status_line_view(self, request: HttpRequest) -> HttpResponse:
         """Return the health line, or an empty response if the cluster is healthy."""

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from django_dcron.db.routing import alias_for
 from django_dcron.diagnosis.bounded_count import MAX_COUNTED
-from django_dcron.models import Job
+from django_dcron.models import Job, Run
 from django_dcron.models.run import RunQuerySet
 from django_dcron.policies.health.facts import NAMES_LISTED, WaitingRuns
 from django_dcron.policies.health.outcomes import BACKLOG_AFTER
@@ -16,6 +16,16 @@ from django_dcron.policies.health.outcomes import BACKLOG_AFTER
 def waiting_for_long(runs: RunQuerySet, now: datetime) -> RunQuerySet:
     """Return the runs that wait for the slot of their job and have been due for a while."""
     return runs.waiting_for_slot().due(now - BACKLOG_AFTER)
+
+
+def waiting_runs_of(job: Job, now: datetime) -> tuple[int, datetime | None]:
+    """Return how many due runs of the job wait for its earlier runs, and when the oldest was due.
+
+    The number is at most ``MAX_COUNTED``.
+    """
+    waiting = Run.objects.using(alias_for(Run)).waiting_for_slot().due(now).filter(job=job.pk)
+    found = list(waiting.order_by("due_at").values_list("due_at", flat=True)[:MAX_COUNTED])
+    return len(found), found[0] if found else None
 
 
 def find_waiting_runs(runs: RunQuerySet, now: datetime) -> tuple[WaitingRuns, ...]:

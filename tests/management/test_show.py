@@ -86,6 +86,15 @@ def test_show_prints_pause_running_run_and_problem() -> None:
     assert "'nonsense'" in text
 
 
+def test_show_says_how_many_runs_wait_and_since_when() -> None:
+    job = make_idle_job(name="billing")
+    assert "waiting" not in call("show", "billing").out
+    for minutes in (9, 2):
+        make_run(job, "waiting", due_at=now() - timedelta(minutes=minutes))
+    make_run(job, "waiting", due_at=now() + timedelta(hours=1))
+    assert "2 runs for earlier runs; the oldest was due at " in call("show", "billing").out
+
+
 def test_show_counts_the_runs_of_a_shadow() -> None:
     job = make_idle_job(name="report")
     Statistics.objects.filter(pk=job.pk).delete()

@@ -26,6 +26,7 @@ from django_dcron.diagnosis.job_arguments import (
 )
 from django_dcron.diagnosis.job_state import next_run_of, problem_of, statistics_of, status_of
 from django_dcron.diagnosis.lookahead import Lookahead, look_ahead
+from django_dcron.diagnosis.waiting_runs import waiting_runs_of
 from django_dcron.dispatch.queues import queue_name
 from django_dcron.exceptions import InvalidSchedule
 from django_dcron.jobs import sync
@@ -53,6 +54,7 @@ from django_dcron.management.dcron.output import (
 from django_dcron.models import Job, Link, Statistics
 from django_dcron.models.statistics import COUNTED_STATES
 from django_dcron.policies.freezing import FreezeExtent
+from django_dcron.utils.counts import number_of
 
 HELP = "Show one job: its definition, state, statistics and next occurrences."
 EXAMPLES = """
@@ -141,6 +143,10 @@ def _status_fields(
         yield "running", f"{run.pk} since {time_text(run.started_at)}"
     if len(running) > job_status.RUNNING_NAMED:
         yield "running", "and more"
+    number, oldest = waiting_runs_of(job, now)
+    if oldest is not None:
+        runs = number_of(number, "run")
+        yield "waiting", f"{runs} for earlier runs; the oldest was due at {time_text(oldest)}"
     yield "followed by", _followers(jobs_after(job))
     if job.declared is not None:
         is_declared = sync.is_still_declared(job)
